@@ -21,7 +21,7 @@ from common import commit, make_parser
 from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.picking import pick
 from layerscope.core.statistics import Z95
-from layerscope.metrics import get_metric, interval
+from layerscope.metrics import Options, SiteVectors, estimate_vectors, get_metric, interval
 
 RESULTS = Path(__file__).parent / "results"
 LAYERS = 13
@@ -127,7 +127,12 @@ def intervals(trials: int) -> Iterator[dict[str, object]]:
                 z = rows(rng, kind)
                 if name in VIEWED:
                     z = z[:, None] + 0.5 * rng.standard_normal((prompts, 4, width)) * shape
-                estimate = get_metric(name)().update(torch.from_numpy(z)).compute()
+                vectors = torch.from_numpy(z)
+                if name in VIEWED:
+                    site = SiteVectors(vectors[:, 0], vectors)
+                else:
+                    site = SiteVectors(vectors)
+                estimate = estimate_vectors(get_metric(name), site, Options())
                 low, high = interval(estimate)
                 found.append((estimate.value, low, high))
             value, low, high = np.array(found).T

@@ -7,7 +7,7 @@ one sees clusters and distances: it is about the logarithm of how many rows lie 
 the typical distance. Rows are prepared as for the linear entropies.
 
     python examples/rbf_entropy.py             # both by layer, of a small model on news texts
-    run = layerscope.profile(model, texts, metrics=[PromptEntropyRBF, DatasetEntropyRBF])
+    run = layerscope.profile(model, texts, metrics=[PROMPT_ENTROPY_RBF, DATASET_ENTROPY_RBF])
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ import torch
 from torch import Tensor
 
 import layerscope
-from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
+from layerscope.metrics import Estimate, Metric, MetricInfo, Options, SiteVectors, prepare_rows
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.folds import equal_folds, equal_folds_error
-from layerscope.metrics.options import prepare_rows
-from layerscope.metrics.prompt_metrics import PromptEntropy
-from layerscope.metrics.samples import PooledRows, n_folds
+from layerscope.metrics.spectral import equal_folds, equal_folds_error
+from layerscope.metrics.vectors import n_folds
 
 _SOURCE = "Giraldo, Rao & Príncipe 2014"
 
@@ -57,10 +55,21 @@ def entropies_without(gram: Tensor, members: Tensor, alpha: float) -> Tensor:
     return torch.cat([gram_entropy(gram[some][:, some].unsqueeze(0), alpha) for some in stay])
 
 
-class PromptEntropyRBF(PromptMean):
-    """S_α of the Gaussian Gram matrix of one prompt's token states, averaged over prompts."""
+def measure_prompt_entropy(states: Tensor, mask: Tensor, options: Options) -> Tensor:
+    """Return S_α of the Gaussian Gram matrix of each prompt's token states; NaN without a token, or
+    where no row has a direction."""
+    values = []
+    for state, real in zip(states, mask, strict=True):
+        rows = prepare_rows(state[real].double(), options.rows)
+        if not bool(rows.any()):
+            values.append(torch.tensor(math.nan, dtype=torch.float64, device=states.device))
+            continue
+        values.append(gram_entropy(rbf_gram(rows), options.alpha))
+    return torch.stack(values)
 
-    info = MetricInfo(
+
+PROMPT_ENTROPY_RBF = Metric(
+    MetricInfo(
         name="prompt_entropy_rbf",
         title="Prompt entropy (RBF)",
         level="tokens",
@@ -76,31 +85,33 @@ class PromptEntropyRBF(PromptMean):
         compare_sinks=True,
         by_default=False,
         main=False,
-    )
-
-    normalized = PromptEntropy.normalized
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """S_α of each prompt; NaN without a token, or where no row has a direction."""
-        values = []
-        for state, real in zip(states, mask, strict=True):
-            rows = prepare_rows(state[real].double(), self.options.rows)
-            if not bool(rows.any()):
-                values.append(torch.tensor(math.nan, dtype=torch.float64, device=states.device))
-                continue
-            values.append(gram_entropy(rbf_gram(rows), self.options.alpha))
-        return torch.stack(values)
+    ),
+    measure=measure_prompt_entropy,
+)
 
 
-class DatasetEntropyRBF(Metric[PooledRows]):
-    """S_α of the Gaussian Gram matrix of the pooled vectors: N×N for any N, so at most
-    `dime_samples` prompts are used.
+def estimate_dataset_entropy(site: SiteVectors, options: Options) -> Estimate:
+    """Return S_α of the Gaussian Gram matrix of the pooled vectors and its standard error.
 
-    They are the first in canonical order: a random sample where keys are hashes. The standard error
-    leaves out folds of prompts.
+    The matrix is N×N for any N, so at most `dime_samples` prompts are used: the first in the order
+    of their keys, which is random. The standard error leaves out folds of prompts. Undefined (NaN)
+    where no vector has a direction, as for a single prompt.
     """
+    n = min(len(site), options.dime_samples)
+    rows = prepare_rows(site.rows[:n].double(), options.pooled_rows)
+    if not bool(rows.any()):
+        return Estimate(math.nan, n, site.width, undefined=n)
+    gram = rbf_gram(rows)
+    members = equal_folds(n, gram.device)
+    se = math.nan
+    if members is not None:
+        se = equal_folds_error(entropies_without(gram, members, options.alpha), n)
+    value = float(gram_entropy(gram, options.alpha))
+    return Estimate(value, n, site.width, se=se, df=max(1, n_folds(n) - 1))
 
-    info = MetricInfo(
+
+DATASET_ENTROPY_RBF = Metric(
+    MetricInfo(
         name="dataset_entropy_rbf",
         title="Dataset entropy (RBF)",
         level="pooled",
@@ -114,25 +125,9 @@ class DatasetEntropyRBF(Metric[PooledRows]):
         heading="dataset entropy\n(RBF)",
         by_default=False,
         main=False,
-    )
-
-    def estimate(self, data: PooledRows) -> Estimate:
-        """The value and its standard error. Undefined (NaN) where no vector has a direction, as for
-        a single prompt."""
-        o = self.options
-        n = min(len(data), o.dime_samples)
-        rows = prepare_rows(data.all()[:n], o.pooled_rows)
-        if not bool(rows.any()):
-            return Estimate(math.nan, n, data.width, undefined=n)
-        gram = rbf_gram(rows)
-        value = float(gram_entropy(gram, o.alpha))
-        members = equal_folds(n, gram.device)
-        se = (
-            math.nan
-            if members is None
-            else equal_folds_error(entropies_without(gram, members, o.alpha), n)
-        )
-        return Estimate(value, n, data.width, se=se, df=max(1, n_folds(n) - 1))
+    ),
+    estimate=estimate_dataset_entropy,
+)
 
 
 if __name__ == "__main__":
@@ -141,6 +136,6 @@ if __name__ == "__main__":
         "lee",
         limit=50,
         max_length=64,
-        metrics=[PromptEntropyRBF, DatasetEntropyRBF],
+        metrics=[PROMPT_ENTROPY_RBF, DATASET_ENTROPY_RBF],
     )
     print(run.wide().to_string(float_format="%.3f"))

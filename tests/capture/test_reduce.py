@@ -90,12 +90,12 @@ def test_numbers_are_those_of_the_formulas() -> None:
         tokens = states[i, : len(row)].double().numpy()
         at, ratio = reference.sink(tokens)
         want = {
-            "entropy_keep": reference.prompt_entropy(tokens),
-            "entropy_drop": reference.prompt_entropy(tokens, drop=at),
-            "curvature_keep": reference.curvature(tokens),
-            "curvature_drop": reference.curvature(tokens, drop=at),
-            "flat": 0,
-            "sink_ratio": ratio,
+            "prompt_entropy.keep": reference.prompt_entropy(tokens),
+            "prompt_entropy.drop": reference.prompt_entropy(tokens, drop=at),
+            "curvature.keep": reference.curvature(tokens),
+            "curvature.drop": reference.curvature(tokens, drop=at),
+            "flat_differences": 0,
+            "sink_ratio.keep": ratio,
             "sink_position": at,
         }
         assert {k: v[0, i] for k, v in kept.tokens.items()} == pytest.approx(
@@ -142,10 +142,13 @@ def test_the_sink_is_found_before_the_final_norm_hides_it() -> None:
     sites = expand_sites(None, model.anatomy)
     with Reducer(model.anatomy, sites, "raw", Options()) as reducer:
         raw = reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
-    for name in ("sink_ratio", "sink_position"):
+    for name in ("sink_ratio.keep", "sink_position"):
         np.testing.assert_allclose(found.tokens[name], raw.tokens[name], rtol=1e-5)
     assert not np.allclose(
-        found.tokens["entropy_keep"], raw.tokens["entropy_keep"], rtol=1e-3, equal_nan=True
+        found.tokens["prompt_entropy.keep"],
+        raw.tokens["prompt_entropy.keep"],
+        rtol=1e-3,
+        equal_nan=True,
     )
 
 

@@ -12,9 +12,9 @@ import torch
 import transformers
 
 from layerscope.capture import make_batch
-from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
+from layerscope.metrics import Options, SiteVectors, estimate_vectors, metrics
 from layerscope.metrics.entropy import spectrum_entropy
-from layerscope.metrics.folds import fold_members
+from layerscope.metrics.spectral import fold_members
 from layerscope.metrics.tokens.measures import token_entropy
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import modules
@@ -25,6 +25,8 @@ from layerscope_gpu import entropy, exact_entropy, factors, precision
 from layerscope_gpu.emulator import launch as emulate
 from layerscope_gpu.emulator import missing as emulator_missing
 from layerscope_gpu.entropy import approximate_entropy, entropy_bound
+from layerscope_gpu.measuring import estimate_sites
+from layerscope_gpu.metrics.sums import sums_without as sums_together
 from layerscope_gpu.passes import norms as model_norms
 from layerscope_gpu.passes import rotary
 from layerscope_gpu.preparing import prepare_long
@@ -221,28 +223,24 @@ def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeyp
 @pytest.mark.parametrize("kind", ["random", "anisotropic", "decaying"])
 def test_metrics_of_pooled_vectors(kind, n):
     width, sites = 128, 4
-    keys = np.arange(n, dtype=np.uint64)[::-1].copy()
-    many: dict[str, list[tuple[PooledRows, ViewRows]]] = {"cpu": [], "cuda": []}
+    keys = np.arange(n)[::-1].copy()
+    many: dict[str, list[SiteVectors]] = {"cpu": [], "cuda": []}
     for site in range(sites):
         base = states(kind, n, 1, width, seed=site)
         z = (base + 0.3 * states("random", n, 5, width, seed=90 + site)).float()
         for device, held in many.items():
-            pooled, views = PooledRows(), ViewRows()
-            pooled.update(z[:, 0].to(device), keys)
-            views.update(z[:, 1:].to(device), keys)
-            held.append((pooled, views))
-    for name, kind_of in metrics().items():
-        if kind_of.info.level == "tokens":
-            continue
-        metric = get_metric(name)(Options(permutations=4))
-        level = int(kind_of.info.level == "views")
-        finish = metric.prepare([pair[level] for pair in many["cuda"]])
-        if finish is not None:
-            finish()
-        for here, there in zip(many["cpu"], many["cuda"], strict=True):
-            want, got = metric.estimate(here[level]), metric.estimate(there[level])
+            there = z.to(device)
+            held.append(SiteVectors.of(there[:, 0], there[:, 1:], keys))
+    of_vectors = [metric for metric in metrics().values() if metric.info.level != "tokens"]
+    options = Options(permutations=4)
+    known = estimate_sites(of_vectors, many["cuda"], options)()
+    for metric in of_vectors:
+        name = metric.info.name
+        for here, there, found in zip(many["cpu"], many["cuda"], known, strict=True):
+            want = estimate_vectors(metric, here, options)
+            got = found.get(name) or estimate_vectors(metric, there, options)
             close = (
-                1e-4 if kind_of.info.unit == "nats" and name != "dime" else 1e-3 * abs(want.value)
+                1e-4 if metric.info.unit == "nats" and name != "dime" else 1e-3 * abs(want.value)
             )
             assert abs(got.value - want.value) <= close, (name, got.value, want.value)
             if want.se:
@@ -331,7 +329,7 @@ def test_sums_without_folds(kind):
     grams, members = z @ z.mT, fold_members(220, torch.device("cpu"))
     want, got = (
         sums_without(grams, members),
-        sums_without(grams.cuda(), [some.cuda() for some in members]),
+        sums_together(grams.cuda(), [some.cuda() for some in members]),
     )
     for one, other in zip(want, got, strict=True):
         torch.testing.assert_close(other.cpu(), one, rtol=1e-5, atol=1e-3)

@@ -11,26 +11,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rbf_entropy import DatasetEntropyRBF, PromptEntropyRBF, rbf_gram
+from rbf_entropy import DATASET_ENTROPY_RBF, PROMPT_ENTROPY_RBF, rbf_gram
 
 import layerscope
-from layerscope.metrics import Options, get_metric
+from layerscope.metrics import Options
 from layerscope.metrics.registry import REGISTRY
 from tests.metrics import reference as ref
-from tests.metrics.support import accumulate, make_samples, tensor
+from tests.metrics.support import compute, make_samples, of_samples, tensor
 from tests.tiny import tiny_model
 
 
 @pytest.fixture(autouse=True, scope="module")
 def with_the_metrics() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        own = {metric.info.name: metric for metric in (DatasetEntropyRBF, PromptEntropyRBF)}
+        own = {metric.info.name: metric for metric in (DATASET_ENTROPY_RBF, PROMPT_ENTROPY_RBF)}
         patch.setattr(REGISTRY, "_things", {**REGISTRY.all(), **own})
         yield
 
 
 def value(name: str, data: np.ndarray, options: Options | None = None) -> float:
-    return get_metric(name)(options).update(tensor(data)).compute().value
+    return compute(name, tensor(data), options).value
 
 
 def reference_entropy(z: np.ndarray, alpha: float = 1.0, rows: str = "centered-unit") -> float:
@@ -44,9 +44,12 @@ def reference_entropy(z: np.ndarray, alpha: float = 1.0, rows: str = "centered-u
     )
 
 
-def test_a_profile_takes_their_classes(texts: list[str]) -> None:
+def test_a_profile_takes_them(texts: list[str]) -> None:
     run = layerscope.profile(
-        tiny_model("llama"), texts, metrics=[PromptEntropyRBF, DatasetEntropyRBF], progress=False
+        tiny_model("llama"),
+        texts,
+        metrics=[PROMPT_ENTROPY_RBF, DATASET_ENTROPY_RBF],
+        progress=False,
     )
     assert set(run.table["metric"]) == {"prompt_entropy_rbf", "dataset_entropy_rbf"}
     assert run.table["value"].notna().all()
@@ -102,12 +105,10 @@ def test_invariances_and_bounds(n: int, d: int, scale: float, seed: int) -> None
 def test_against_the_reference(alpha: float, rows: str) -> None:
     s = make_samples(15, 7)
     options = Options(alpha=alpha, pooled_rows=rows, rows=rows)  # type: ignore[arg-type]
-    found = accumulate("dataset_entropy_rbf", s, 4, options=options).compute().value
+    found = of_samples("dataset_entropy_rbf", s, options).value
     assert found == pytest.approx(reference_entropy(s.pooled, alpha, rows), abs=1e-9)
     expected = np.mean([reference_entropy(t, alpha, rows) for t in s.tokens])
-    assert accumulate("prompt_entropy_rbf", s, 4, options=options).compute().value == pytest.approx(
-        expected, abs=1e-9
-    )
+    assert of_samples("prompt_entropy_rbf", s, options).value == pytest.approx(expected, abs=1e-9)
 
 
 def test_its_error_leaves_folds_out() -> None:
@@ -123,6 +124,4 @@ def test_its_error_leaves_folds_out() -> None:
             stay = np.array([i for i in range(n) if not (i % 20 == g and i < 20 * size)])
             left.append(ref._psd_entropy(gram[np.ix_(stay, stay)], 1.0))
         expected = math.sqrt((n - size) / size * np.square(np.array(left) - np.mean(left)).mean())
-        assert accumulate("dataset_entropy_rbf", s).compute().se == pytest.approx(
-            expected, rel=1e-3
-        )
+        assert of_samples("dataset_entropy_rbf", s).se == pytest.approx(expected, rel=1e-3)

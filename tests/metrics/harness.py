@@ -1,5 +1,5 @@
 """One table over all metrics, and the checks that every metric passes: the numbers of an independent
-reference, known answers, invariances, bounds, accumulation in any batches and order, and inputs
+reference, known answers, invariances, bounds, samples in any order, and inputs
 without a value.
 
 A check takes the name of a metric and raises an AssertionError. `test_metrics.py` runs every check
@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from layerscope.metrics import Estimate, Options, get_metric, interval
-from tests.metrics.support import REFERENCES, Samples, accumulate, add, make_samples, tensor
+from tests.metrics.support import REFERENCES, Samples, compute, make_samples, of_samples, tensor
 
 TOLERANCE = 1e-9
 DEFAULT = Options()
@@ -272,11 +272,6 @@ def level_of(name: str) -> str:
     return get_metric(name).info.level
 
 
-def compute(name: str, data: Any, options: Options | None = None) -> Estimate:
-    """Return the estimate of a metric on one array."""
-    return get_metric(name)(options).update(tensor(data)).compute()
-
-
 def transformed(samples: Samples, change: Callable[[np.ndarray], np.ndarray]) -> Samples:
     """Return the samples with all states changed, under their keys."""
     tokens = [change(prompt) for prompt in samples.tokens]
@@ -318,7 +313,7 @@ def check_reference(name: str) -> None:
     """The value is that of the reference, for every width and every option that matters."""
     for samples in REFERENCE_SAMPLES.values():
         for options in (Options(), *METRICS[name].options):
-            value = accumulate(name, samples, batch=6, options=options).compute().value
+            value = of_samples(name, samples, options=options).value
             expected = REFERENCES[name](samples, options)
             assert value == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE), options
 
@@ -332,7 +327,7 @@ def check_low_precision(name: str) -> None:
         round_to = partial(rounded, dtype=dtype)
         s = transformed(REFERENCE_SAMPLES["N>D"], round_to)
         given = tensor(s.pooled if level == "pooled" else s.views).to(dtype)
-        value = get_metric(name)().update(given, keys=s.keys).compute().value
+        value = compute(name, given, keys=s.keys).value
         assert value == pytest.approx(REFERENCES[name](s, Options()), rel=TOLERANCE, abs=TOLERANCE)
 
 
@@ -354,9 +349,9 @@ def check_invariances(name: str) -> None:
         "rotation": lambda z: z @ rotation,
     }
     samples = REFERENCE_SAMPLES["N>D"]
-    before = accumulate(name, samples).compute().value
+    before = of_samples(name, samples).value
     for way, change in changes.items():
-        after = accumulate(name, transformed(samples, change)).compute().value
+        after = of_samples(name, transformed(samples, change)).value
         if way in METRICS[name].same_under:
             assert after == pytest.approx(before, rel=1e-6), way
         if way in METRICS[name].changes_under:
@@ -373,7 +368,7 @@ def check_bounds(name: str) -> None:
     for seed in range(6):
         n, d = 3 + 2 * seed, 2 + 3 * (seed % 3)
         for options in (Options(), MIXED, HALF):
-            estimate = accumulate(name, make_samples(n, d, seed, q=3), options=options).compute()
+            estimate = of_samples(name, make_samples(n, d, seed, q=3), options=options)
             if math.isnan(estimate.value):
                 assert estimate.undefined == n
                 continue
@@ -382,56 +377,32 @@ def check_bounds(name: str) -> None:
             assert low - slack <= estimate.value <= high + slack
 
 
-def check_accumulation(name: str) -> None:
-    """Batches, their order, keys and inference mode change no value and no interval."""
+def check_order(name: str) -> None:
+    """The order of arrival and inference mode change no value and no interval."""
     for samples in SAMPLES.values():
-        count = len(samples)
-        for keyed in (True, False):
-            whole = accumulate(name, samples, count, keyed).compute()
-            for batch in (1, 7, 64):
-                assert_same(accumulate(name, samples, batch, keyed).compute(), whole)
-            order = np.random.default_rng(0).permutation(count)
-            metric = get_metric(name)()
-            for start in range(0, count, 16):
-                add(metric, samples, order[start : start + 16], keyed)
-            assert_same(metric.compute(), whole)
-            assert facts(metric.compute()).tolist() == facts(metric.compute()).tolist()
+        whole = of_samples(name, samples)
+        order = np.random.default_rng(0).permutation(len(samples))
+        assert_same(of_samples(name, samples, order=order), whole)
     with torch.inference_mode():
-        assert_same(accumulate(name, samples, 16, keyed).compute(), whole)
-
-
-def check_more_data(name: str) -> None:
-    """A value that was computed before is not the answer after more samples."""
-    samples = SAMPLES["N>D"]
-    metric = get_metric(name)()
-    add(metric, samples, np.arange(30), True)
-    early = metric.compute()
-    add(metric, samples, np.arange(30, len(samples)), True)
-    late = metric.compute()
-    assert_same(late, accumulate(name, samples).compute())
-    assert early.n == 30
-    assert early.value != late.value
+        assert_same(of_samples(name, samples), whole)
 
 
 def check_undefined(name: str) -> None:
     """What has no value is counted and never averaged in; what cannot be asked is refused."""
-    metric = get_metric(name)
-    with pytest.raises(ValueError, match="no data"):
-        metric().compute()
-    wrong = {"tokens": (4, 4), "pooled": (4, 4, 4), "views": (4, 4)}[level_of(name)]
-    with pytest.raises(ValueError, match="expected"):
-        metric().update(torch.randn(wrong))
     if level_of(name) == "tokens":
         mask = torch.ones(3, 4, dtype=torch.bool)
         mask[1] = False
-        result = metric().update(torch.randn(3, 4, 8), mask).compute()
+        result = compute(name, torch.randn(3, 4, 8), mask=mask)
         assert (result.n, result.undefined) == (2, 1)
         assert math.isfinite(result.value)
         return
+    wrong = {"pooled": (4, 4, 4), "views": (4, 4)}[level_of(name)]
+    with pytest.raises(ValueError, match="expected"):
+        compute(name, torch.randn(wrong))
     if level_of(name) == "views":
         for shape, given in (((1, 2, 4), "prompts given: 1"), ((5, 1, 4), "views: 1")):
             with pytest.raises(ValueError, match=given):
-                metric().update(torch.randn(shape)).compute()
+                compute(name, torch.randn(shape))
         return
     single = compute(name, AWKWARD[None])
     expected = METRICS[name]
@@ -465,8 +436,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "known answers": check_known_answers,
     "invariances": check_invariances,
     "bounds": check_bounds,
-    "accumulation": check_accumulation,
-    "more data": check_more_data,
+    "order": check_order,
     "undefined": check_undefined,
     "facts": check_facts,
 }

@@ -11,7 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.metrics import Metric, Options, get_metric
+from layerscope.metrics import (
+    Estimate,
+    Options,
+    SiteVectors,
+    estimate_prompts,
+    get_metric,
+    normalized,
+)
+from layerscope.metrics.registry import measured_values
 from layerscope.metrics.tokens.measures import prepare_tokens, solve_tokens
 from layerscope.metrics.tokens.norms import Sink
 from tests.metrics import reference as ref
@@ -63,33 +71,47 @@ def pad(
     return states, mask
 
 
-def add(metric: Metric[Any], samples: Samples, chosen: np.ndarray, keyed: bool) -> None:
-    """Update a metric of any level with some of the prompts."""
-    keys = {"keys": samples.keys[chosen]} if keyed else {}
-    level = metric.info.level
-    if level == "tokens":
-        states, mask = pad([samples.tokens[i] for i in chosen])
-        metric.update(states, mask, **keys)
-    elif level == "pooled":
-        metric.update(torch.from_numpy(samples.pooled[chosen]), **keys)
-    elif level == "views":
-        metric.update(torch.from_numpy(samples.views[chosen]), **keys)
-    else:
-        raise AssertionError(f"no samples for level {level!r}: extend tests/metrics/support.py")
+def compute(
+    name: str,
+    data: Any,
+    options: Options | None = None,
+    *,
+    mask: Any = None,
+    keys: Any = None,
+    normalization: Any = "raw",
+) -> Estimate:
+    """A metric of token states (prompts, tokens, width), pooled vectors or views."""
+    metric, options = get_metric(name), options or Options()
+    data = torch.as_tensor(data)
+    keys = np.arange(len(data)) if keys is None else np.asarray(keys)
+    if metric.measure is not None:
+        mask = torch.ones(data.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+        order = np.argsort(keys)
+        values = measured_values(metric, data, mask, options).numpy()[order]
+        tokens = mask.sum(-1).numpy()[order]
+        return estimate_prompts(metric, values, tokens, data.shape[-1], normalization)
+    views = data if metric.info.level == "views" else None
+    site = SiteVectors.of(data if views is None else data[:, 0], views, keys)
+    raw = metric.estimate(site, options)
+    return raw if normalization == "raw" else normalized(raw, normalization)
 
 
-def accumulate(
+def of_samples(
     name: str,
     samples: Samples,
-    batch: int = 1000,
-    keyed: bool = True,
     options: Options | None = None,
-) -> Metric[Any]:
-    """A metric that has seen all samples, in their order, in batches."""
-    metric = get_metric(name)(options)
-    for start in range(0, len(samples), batch):
-        add(metric, samples, np.arange(start, min(start + batch, len(samples))), keyed)
-    return metric
+    normalization: Any = "raw",
+    order: np.ndarray | None = None,
+) -> Estimate:
+    """A metric of samples, which arrive in an order."""
+    order = np.arange(len(samples)) if order is None else order
+    level = get_metric(name).info.level
+    more = {"keys": samples.keys[order], "normalization": normalization}
+    if level == "tokens":
+        states, mask = pad([samples.tokens[i] for i in order])
+        return compute(name, states, options, mask=mask, **more)
+    data = samples.pooled if level == "pooled" else samples.views
+    return compute(name, data[order], options, **more)
 
 
 def by_key(samples: Samples) -> np.ndarray:

@@ -9,23 +9,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
-from layerscope.metrics import Estimate, Options, get_metric, metrics
+from layerscope.metrics import Estimate, Metric, Options, SiteVectors, get_metric, metrics
+from layerscope.metrics.registry import REGISTRY
 from tests.metrics.harness import CHECKS
 
 Fault = Callable[[pytest.MonkeyPatch, Any], None]
 
 
+def replaced(patch: pytest.MonkeyPatch, metric: Metric, **changes: Any) -> None:
+    patch.setitem(REGISTRY._things, metric.info.name, replace(metric, **changes))
+
+
 def with_options(**wrong: Any) -> Fault:
     """Return a fault: some options are ignored, and these are taken."""
 
-    def inject(patch: pytest.MonkeyPatch, metric: Any) -> None:
-        own = metric.__init__
-
-        def faulty(self: Any, options: Options | None = None) -> None:
-            own(self, replace(options or Options(), **wrong))
-
-        patch.setattr(metric, "__init__", faulty)
+    def inject(patch: pytest.MonkeyPatch, metric: Metric) -> None:
+        if metric.measure is None:
+            own = metric.estimate
+            replaced(patch, metric, estimate=lambda site, o: own(site, replace(o, **wrong)))
+        else:
+            tokens = metric.measure
+            replaced(patch, metric, measure=lambda s, m, o: tokens(s, m, replace(o, **wrong)))
 
     return inject
 
@@ -33,14 +39,24 @@ def with_options(**wrong: Any) -> Fault:
 def with_value(change: Callable[[Estimate], float]) -> Fault:
     """Return a fault: the value is computed by a formula that is nearly right."""
 
-    def inject(patch: pytest.MonkeyPatch, metric: Any) -> None:
+    def inject(patch: pytest.MonkeyPatch, metric: Metric) -> None:
         own = metric.estimate
 
-        def faulty(self: Any, data: Any) -> Estimate:
-            estimate = own(self, data)
+        def faulty(site: SiteVectors, options: Options) -> Estimate:
+            estimate = own(site, options)
             return replace(estimate, value=change(estimate))
 
-        patch.setattr(metric, "estimate", faulty)
+        replaced(patch, metric, estimate=faulty)
+
+    return inject
+
+
+def with_measure(change: Callable[[Tensor], Tensor]) -> Fault:
+    """Return a fault: the value of each prompt is computed by a formula that is nearly right."""
+
+    def inject(patch: pytest.MonkeyPatch, metric: Metric) -> None:
+        own = metric.measure
+        replaced(patch, metric, measure=lambda s, m, o: change(own(s, m, o)))
 
     return inject
 
@@ -48,9 +64,9 @@ def with_value(change: Callable[[Estimate], float]) -> Fault:
 FAULTS: dict[str, Fault] = {
     "prompt_entropy": with_options(rows="unit"),
     "curvature": with_options(curvature_absolute=True),
-    "sink_ratio": with_value(lambda e: e.value * (1 + 1e-5)),
-    "sink_first": with_value(lambda e: 1 - e.value),
-    "state_norm": with_value(lambda e: e.value * e.n / (e.n + 1e-6)),
+    "sink_ratio": with_measure(lambda values: values * (1 + 1e-5)),
+    "sink_first": with_measure(lambda values: 1 - values),
+    "state_norm": with_measure(lambda values: values * (1 - 1e-6)),
     "dataset_entropy": with_options(alpha=1.001),
     "effective_rank": with_options(pooled_rows="centered"),
     "entropy_rank": with_value(lambda e: e.value**1.0001),
@@ -90,20 +106,16 @@ def test_a_wrong_formula_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_value_that_depends_on_the_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = get_metric("anisotropy")
-    update, estimate = metric.update, metric.estimate
+    own = metric.estimate
 
-    def remember(self: Any, rows: Any, **keys: Any) -> Any:
-        self.first = getattr(self, "first", len(rows))
-        return update(self, rows, **keys)
+    def faulty(site: SiteVectors, options: Options) -> Estimate:
+        estimate = own(site, options)
+        assert site.arrival is not None
+        return replace(estimate, value=estimate.value + 1e-6 * int(site.arrival[0]))
 
-    def faulty(self: Any, data: Any) -> Estimate:
-        found = estimate(self, data)
-        return replace(found, value=found.value + 1e-6 * self.first)
-
-    monkeypatch.setattr(metric, "update", remember)
-    monkeypatch.setattr(metric, "estimate", faulty)
+    replaced(monkeypatch, metric, estimate=faulty)
     with pytest.raises(AssertionError):
-        CHECKS["accumulation"]("anisotropy")
+        CHECKS["order"]("anisotropy")
 
 
 def test_an_undefined_value_that_is_averaged_in_is_noticed(
@@ -112,10 +124,10 @@ def test_an_undefined_value_that_is_averaged_in_is_noticed(
     metric = get_metric("nesum")
     own = metric.estimate
 
-    def faulty(self: Any, data: Any) -> Estimate:
-        estimate = own(self, data)
+    def faulty(site: SiteVectors, options: Options) -> Estimate:
+        estimate = own(site, options)
         return estimate if np.isfinite(estimate.value) else replace(estimate, value=0.0)
 
-    monkeypatch.setattr(metric, "estimate", faulty)
+    replaced(monkeypatch, metric, estimate=faulty)
     with pytest.raises(AssertionError):
         CHECKS["undefined"]("nesum")

@@ -11,14 +11,21 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options, get_metric, interval, matrix_entropy
-from layerscope.metrics.dime import dime_values
+from layerscope.metrics.dime import dime_terms
 from layerscope.metrics.geometry import neighbor_ratios
 from layerscope.metrics.infonce import info_nce
 from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.ranks import effective_rank, entropy_rank, nesum, power_law_exponent, rankme
 from tests.metrics import reference as ref
 from tests.metrics.harness import axes, path
-from tests.metrics.support import Samples, accumulate, make_samples, measure_tokens, tensor
+from tests.metrics.support import (
+    Samples,
+    compute,
+    make_samples,
+    measure_tokens,
+    of_samples,
+    tensor,
+)
 
 ALPHAS = (0.0, 0.1, 0.5, 1 - 1e-7, 1.0, 1 + 1e-7, 1.5, 2.0, 5.0, 200.0, math.inf)
 SHAPES = {"N<D": (9, 24), "N>D": (24, 9), "N=D": (12, 12)}
@@ -81,10 +88,10 @@ def test_ranks_of_a_matrix_that_is_not_full_rank():
     rng = np.random.default_rng(1)
     z = rng.normal(size=(300, 3)) @ rng.normal(size=(3, 200))
     s = Samples([], z, z[:, None])
-    assert accumulate(
-        "effective_rank", s, options=Options(pooled_rows="raw")
-    ).compute().value == close(ref.effective_rank(z, "raw"), rel=1e-9)
-    assert accumulate("rankme", s).compute().value == close(ref.rankme(z), rel=1e-9)
+    assert of_samples("effective_rank", s, options=Options(pooled_rows="raw")).value == close(
+        ref.effective_rank(z, "raw"), rel=1e-9
+    )
+    assert of_samples("rankme", s).value == close(ref.rankme(z), rel=1e-9)
     for alpha in (0.0, 0.05, 0.3):
         assert matrix_entropy(tensor(z), alpha).item() == close(
             ref.matrix_entropy(z, alpha), abs=1e-9
@@ -97,7 +104,7 @@ def test_view_functions():
     losses, _ = info_nce(a, b, 0.2)
     assert losses.mean().item() == close(ref.infonce(a, b, 0.2), abs=1e-9)
     for alpha in (1.0, 2.0, 0.5):
-        ours = dime_values(a, b, alpha, 5, seed=3)
+        ours = dime_terms(a, b, alpha, 5, seed=3)
         assert ours == close(
             np.array(ref.dime_terms(a, b, ref.permutations(14, 5, 3), alpha)), abs=1e-9
         )
@@ -107,19 +114,11 @@ def test_infonce_in_blocks(monkeypatch):
     s = make_samples(14, 6)
     a, b = (prepare_rows(tensor(s.views[:, i]), "unit") for i in (0, 1))
     whole = [info_nce(a, b, 0.1, one_way) for one_way in (False, True)]
-    monkeypatch.setattr("layerscope.metrics.infonce._BLOCK", 5)
+    monkeypatch.setattr("layerscope.metrics.infonce.BLOCK", 5)
     for (losses, negatives), one_way in zip(whole, (False, True), strict=True):
         blocked = info_nce(a, b, 0.1, one_way)
         torch.testing.assert_close(blocked[0], losses, rtol=0, atol=1e-12)
         torch.testing.assert_close(blocked[1], negatives, rtol=0, atol=1e-12)
-
-
-def test_dime_in_batches(monkeypatch):
-    s = make_samples(14, 6)
-    a, b = (prepare_rows(tensor(s.views[:, i]), "unit") for i in (0, 1))
-    whole = dime_values(a, b, 1.0, 7, seed=0)
-    monkeypatch.setattr("layerscope.metrics.dime._batch", lambda n, device: 2)
-    assert dime_values(a, b, 1.0, 7, seed=0) == close(whole, abs=1e-12)
 
 
 def test_neighbors_far_from_the_origin_and_in_blocks(monkeypatch):
@@ -137,7 +136,7 @@ def test_dime_of_more_prompts_than_its_limit():
     s = make_samples(20, 6)
     first = np.argsort(s.keys)[:8]
     a, b = (ref.prepare(s.views[first, i], "unit") for i in (0, 1))
-    estimate = accumulate("dime", s, batch=6, options=Options(dime_samples=8)).compute()
+    estimate = of_samples("dime", s, options=Options(dime_samples=8))
     terms = ref.dime_terms(a, b, ref.permutations(8, 10, 0))
     assert estimate.n == 8
     assert estimate.value == close(np.mean(terms), abs=1e-9)
@@ -159,11 +158,10 @@ def test_normalizations():
         "logNlogD": log_n * log_d,
     }
     for name in ("dataset_entropy", "lidar", "dime"):
-        metric = accumulate(name, s)
-        assert set(metric.info.normalizations) == set(divide)
-        raw = metric.compute()
+        assert set(get_metric(name).info.normalizations) == set(divide)
+        raw = of_samples(name, s)
         for normalization, by in divide.items():
-            scaled = metric.compute(normalization)
+            scaled = of_samples(name, s, normalization=normalization)
             assert scaled.value == close(raw.value / by, rel=1e-12)
             width = np.subtract(*interval(scaled)) * by
             assert width == close(np.subtract(*interval(raw)), rel=1e-9)
@@ -171,7 +169,6 @@ def test_normalizations():
 
 def test_prompt_entropy_is_normalized_by_each_prompts_own_length():
     s = make_samples(20, 6)
-    metric = accumulate("prompt_entropy", s, batch=7)
     for normalization in ("logN", "maxEntropy", "logD", "logNlogD"):
         values = []
         for t in s.tokens:
@@ -183,7 +180,9 @@ def test_prompt_entropy_is_normalized_by_each_prompts_own_length():
                 "logNlogD": log_n * log_d,
             }[normalization]
             values.append(ref.prompt_entropy(t) / by)
-        assert metric.compute(normalization).value == close(np.mean(values), rel=1e-9)
+        assert of_samples("prompt_entropy", s, normalization=normalization).value == close(
+            np.mean(values), rel=1e-9
+        )
 
 
 def test_the_gram_path_of_curvature() -> None:
@@ -203,7 +202,7 @@ def test_a_matrix_is_not_centered() -> None:
 
 
 def value(name: str, data, options: Options | None = None) -> float:
-    return get_metric(name)(options).update(tensor(data)).compute().value
+    return compute(name, tensor(data), options).value
 
 
 def test_two_eigenvalues():
@@ -234,7 +233,7 @@ def test_dime_of_two_clusters():
     log 4 − log 2 or 0."""
     a = torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]], dtype=torch.float64)
     seen = set()
-    for term, perm in zip(dime_values(a, a, 1.0, 30, 0), ref.permutations(4, 30, 0), strict=True):
+    for term, perm in zip(dime_terms(a, a, 1.0, 30, 0), ref.permutations(4, 30, 0), strict=True):
         kept = {perm[0], perm[1]} in ({0, 1}, {2, 3})
         assert term == close(0.0 if kept else math.log(2), abs=1e-9)
         seen.add(kept)
@@ -243,11 +242,7 @@ def test_dime_of_two_clusters():
 
 def test_dime_without_structure_is_zero():
     rng = np.random.default_rng(0)
-    estimate = (
-        get_metric("dime")(Options(permutations=40))
-        .update(tensor(rng.normal(size=(40, 2, 3))))
-        .compute()
-    )
+    estimate = compute("dime", rng.normal(size=(40, 2, 3)), Options(permutations=40))
     spread = estimate.se * math.sqrt(40)  # the pairing is one permutation like the others
     assert abs(estimate.value) < 4 * spread
 
@@ -293,8 +288,7 @@ def test_lidar_of_large_states(n: int, q: int, d: int, scale: float) -> None:
     """δ is far below the rounding of Σ_w there, and still decides the directions in which views do
     not differ."""
     views = scale * np.random.default_rng(n).normal(size=(n, q, d))
-    metric = get_metric("lidar")().update(torch.from_numpy(views))
-    result = metric.compute()
+    result = compute("lidar", torch.from_numpy(views))
     assert result.value == close(_exact_lidar(views, 1e-4), abs=2e-5)
     assert result.undefined == 0
     assert math.isfinite(result.se)
@@ -302,6 +296,6 @@ def test_lidar_of_large_states(n: int, q: int, d: int, scale: float) -> None:
 
 def test_lidar_of_states_beyond_all_measure_is_undefined() -> None:
     views = 1e30 * np.random.default_rng(0).normal(size=(5, 2, 8))
-    result = get_metric("lidar")().update(torch.from_numpy(views)).compute()
+    result = compute("lidar", torch.from_numpy(views))
     assert math.isnan(result.value)
     assert result.undefined == 5

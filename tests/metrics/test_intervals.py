@@ -9,14 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.metrics import Estimate, Options, ViewRows, dime, get_metric, interval, metrics
+from layerscope.metrics import (
+    Estimate,
+    Options,
+    SiteVectors,
+    estimate_vectors,
+    get_metric,
+    interval,
+    metrics,
+)
 from layerscope.metrics import intervals as intervals_module
-from layerscope.metrics.dime import later_errors, prompt_error, two_way_effects
-from layerscope.metrics.folds import entropies_without_each
-from layerscope.metrics.lidar import LiDAR, _Scatter
-from layerscope.metrics.samples import PooledRows, n_folds
+from layerscope.metrics.dime import two_way_effects
+from layerscope.metrics.entropy import gram_entropy
+from layerscope.metrics.lidar import Scatter
+from layerscope.metrics.spectral import entropies_without_each
+from layerscope.metrics.vectors import n_folds
 from tests.metrics import reference as ref
-from tests.metrics.support import Samples, accumulate, make_samples
+from tests.metrics.support import Samples, make_samples, of_samples
 
 Z95 = 1.959964
 
@@ -24,7 +33,7 @@ Z95 = 1.959964
 @cache
 def estimates(name: str, n: int, d: int, datasets: int) -> list[Estimate]:
     """A metric of independent datasets."""
-    return [accumulate(name, draw(n, d, seed)).compute() for seed in range(datasets)]
+    return [of_samples(name, draw(n, d, seed)) for seed in range(datasets)]
 
 
 def draw(n: int, d: int, seed: int, q: int = 4) -> Samples:
@@ -119,9 +128,7 @@ def assert_is_derivative(
 
 def test_every_metric_with_influences_is_checked():
     s = draw(12, 5, 0)
-    with_influence = {
-        name for name in metrics() if accumulate(name, s).compute().influence is not None
-    }
+    with_influence = {name for name in metrics() if of_samples(name, s).influence is not None}
     assert with_influence == set(WEIGHTED)
     assert set(metrics()) - with_influence == {
         "dime",
@@ -136,19 +143,15 @@ def test_influence_is_the_derivative_in_a_prompts_weight(name, d):
     s.keys = np.arange(12)
     # the norms of the sink are float32
     rough = name in ("sink_ratio", "state_norm")
-    assert_is_derivative(
-        s, accumulate(name, s, batch=5).compute(), WEIGHTED[name], 1e-5 if rough else 1e-6
-    )
+    assert_is_derivative(s, of_samples(name, s), WEIGHTED[name], 1e-5 if rough else 1e-6)
 
 
 def test_influences_follow_the_keys():
     s = draw(12, 5, 0)
     for name in WEIGHTED:
-        canonical = accumulate(name, s).compute().influence
+        canonical = of_samples(name, s).influence
         sorted_samples = subset(s, np.argsort(s.keys))
-        np.testing.assert_allclose(
-            accumulate(name, sorted_samples).compute().influence, canonical, atol=1e-9
-        )
+        np.testing.assert_allclose(of_samples(name, sorted_samples).influence, canonical, atol=1e-9)
 
 
 # TwoNN is left out: taking a point away changes its neighbors' ratios too, which its influence does
@@ -162,16 +165,12 @@ def test_influence_predicts_what_taking_a_prompt_away_does(name):
     s = draw(n, JACKKNIFE[name], 2)
     s.keys = np.arange(n)
     if metrics()[name].info.level == "tokens":
-        data = accumulate(name, s).data
-        (values, _), metric = data.ordered(), get_metric(name)()
+        values = np.array([of_samples(name, subset(s, np.array([i]))).value for i in range(n)])
         without = [float(np.delete(values, i).mean()) for i in range(60)]
-        estimate = metric.estimate(data)
+        estimate = of_samples(name, s)
     else:
-        estimate = accumulate(name, s).compute()
-        without = [
-            accumulate(name, subset(s, np.delete(np.arange(n), i))).compute().value
-            for i in range(60)
-        ]
+        estimate = of_samples(name, s)
+        without = [of_samples(name, subset(s, np.delete(np.arange(n), i))).value for i in range(60)]
     change = estimate.value - np.array(without)
     predicted = estimate.influence[:60]
     assert np.corrcoef(change, predicted)[0, 1] > 0.98
@@ -195,7 +194,7 @@ def folded_error(function: Callable[[np.ndarray], float], n: int) -> float:
 def test_pooled_spectra_leave_folds_out(n, d, rows):
     s = draw(n, d, 1)
     s.keys = np.arange(n)
-    estimate = accumulate("dataset_entropy", s, options=Options(pooled_rows=rows)).compute()
+    estimate = of_samples("dataset_entropy", s, options=Options(pooled_rows=rows))
     prepared = ref.prepare(s.pooled, rows)  # once, with the mean of all prompts
     expected = folded_error(lambda stay: ref.dataset_entropy(prepared[stay], 1.0, "raw"), n)
     assert estimate.df == min(20, n) - 1
@@ -218,9 +217,7 @@ def test_other_functions_of_the_spectrum_leave_the_same_folds_out(name, n):
     }[name]
     prepared = ref.prepare(s.pooled, rows)
     expected = folded_error(lambda stay: function(prepared[stay]), n)
-    assert accumulate(name, s).compute().se == pytest.approx(
-        expected, rel=1e-4 if n >= 64 else 1e-5
-    )
+    assert of_samples(name, s).se == pytest.approx(expected, rel=1e-4 if n >= 64 else 1e-5)
 
 
 @pytest.mark.parametrize(("n", "d"), [(12, 30), (50, 8)], ids=["N<D", "N>D"])
@@ -229,9 +226,9 @@ def test_lidar_leaves_folds_out(n, d, alpha):
     s = draw(n, d, 3)
     s.keys = np.arange(n)
     expected = folded_error(lambda stay: ref.lidar(s.views[stay], 1e-4, alpha), n)
-    estimate = accumulate("lidar", s, options=Options(alpha=alpha)).compute()
+    estimate = of_samples("lidar", s, options=Options(alpha=alpha))
     assert estimate.se == pytest.approx(expected, rel=1e-6)
-    rank = accumulate("lidar_rank", s, options=Options(alpha=alpha)).compute()
+    rank = of_samples("lidar_rank", s, options=Options(alpha=alpha))
     assert rank.se == pytest.approx(expected * math.exp(estimate.value), rel=1e-6)
 
 
@@ -242,41 +239,36 @@ def test_lidar_without_a_fold_from_the_factor_of_all(n, q, d, scale):
     Σ_w is factored anew."""
     rng = np.random.default_rng(0)
     views = rng.normal(size=(n, 1, d)) + 0.3 * rng.normal(size=(n, q, d))
-    data = ViewRows()
-    data.update((scale * views * np.logspace(0, -2, d)).astype(np.float32), np.arange(n))
-    scatter = _Scatter(data, Options())
-    expected = [scatter.entropy(fold) for fold in range(n_folds(n))]
-    assert scatter.entropies_without() == pytest.approx(
-        expected, rel=1e-9
-    )  # the last digits are the processor's
+    scaled = (scale * views * np.logspace(0, -2, d)).astype(np.float32)
+    scatter = Scatter(torch.from_numpy(scaled), "raw", 1e-4)
+    expected = [float(gram_entropy(scatter.whitened(fold))) for fold in range(n_folds(n))]
+    left_out = [float(gram_entropy(whitened)) for whitened in scatter.whitened_without_folds()]
+    assert left_out == pytest.approx(expected, rel=1e-9)  # the last digits are the processor's
 
 
 def test_lidar_of_few_prompts_in_many_dimensions(monkeypatch):
     """Vectors that span few dimensions are turned into them, unless a prompt's center equals the
     mean."""
-    views = (np.random.default_rng(0).normal(size=(24, 3, 150)) + 5).astype(np.float32)
-    rotated, plain, equal = ViewRows(), ViewRows(), ViewRows()
-    rotated.update(views)
-    plain.update(views)
-    equal.update(np.ones((24, 3, 150), dtype=np.float32))
-    assert _Scatter(rotated, Options()).d == 72
-    assert _Scatter(equal, Options()).d == 150
-    found = LiDAR().estimate(rotated)
+    views = torch.from_numpy(np.random.default_rng(0).normal(size=(24, 3, 150)) + 5).float()
+    assert Scatter(views, "raw", 1e-4).d == 72
+    assert Scatter(torch.ones(24, 3, 150), "raw", 1e-4).d == 150
+    site = SiteVectors(views[:, 0], views)
+    found = estimate_vectors(get_metric("lidar"), site, Options())
     monkeypatch.setattr("layerscope.metrics.lidar._rotated", lambda z: None)
-    expected = LiDAR().estimate(plain)
+    plain = SiteVectors(views[:, 0], views)
+    expected = estimate_vectors(get_metric("lidar"), plain, Options())
     assert (found.value, found.se) == pytest.approx((expected.value, expected.se), rel=1e-10)
 
 
 def test_lidar_factors_few_scatter_matrices(monkeypatch):
     """One for all prompts and one for each size of a fold, not one for each fold."""
-    data = ViewRows()
-    data.update(np.random.default_rng(0).normal(size=(50, 3, 64)), np.arange(50))
+    views = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 3, 64)))
     seen = []
     own = torch.linalg.cholesky_ex
     monkeypatch.setattr(
         torch.linalg, "cholesky_ex", lambda matrix: seen.append(len(matrix)) or own(matrix)
     )
-    LiDAR().estimate(data)
+    estimate_vectors(get_metric("lidar"), SiteVectors(views[:, 0], views), Options())
     assert seen.count(64) == 3
 
 
@@ -285,41 +277,7 @@ def test_folds_follow_the_keys():
         s = draw(n, d, 0)
         for name in SPECTRAL:
             shuffled = subset(s, np.random.default_rng(3).permutation(n))
-            assert accumulate(name, shuffled).compute().se == pytest.approx(
-                accumulate(name, s).compute().se, rel=1e-7
-            )
-
-
-def test_without_keys_folds_are_drawn_by_the_data():
-    """One shuffle of the sorted rows for all data would mix the ranks of a dominating feature alike
-    in all of them."""
-    rng, ranks, ratios = np.random.default_rng(0), set(), []
-    for _ in range(40):
-        rows = rng.normal(size=(120, 24)) * np.where(
-            np.arange(24) == 0, 8.0, np.arange(1, 25) ** -0.5
-        )
-        found = get_metric("dataset_entropy")().update(torch.from_numpy(rows)).compute()
-        turned = (
-            get_metric("dataset_entropy")()
-            .update(torch.from_numpy(3.0 * rows[::-1].copy()))
-            .compute()
-        )
-        assert turned.se == pytest.approx(
-            found.se, rel=1e-6
-        )  # neither the order of arrival nor a scale changes them
-        data = PooledRows()
-        data.update(rows)
-        ranks.add(tuple(rows[:, 0].argsort().argsort()[data.order()[::20]]))
-        keyed = (
-            get_metric("dataset_entropy")()
-            .update(torch.from_numpy(rows), keys=np.arange(120))
-            .compute()
-        )
-        ratios.append(found.se / keyed.se)
-    assert len(ranks) == 40
-    assert np.mean(ratios) == pytest.approx(
-        1, abs=0.06
-    )  # 0.87 with one shuffle for all data of this size
+            assert of_samples(name, shuffled).se == pytest.approx(of_samples(name, s).se, rel=1e-7)
 
 
 # (b) the implied spread is the true spread
@@ -380,12 +338,10 @@ def test_spread(name, d, record_property):
 
 def test_one_part_of_dimes_error_is_over_permutations():
     s = draw(30, 6, 0)
-    few = accumulate("dime", s, options=Options(permutations=5)).compute()
-    many = accumulate("dime", s, options=Options(permutations=80)).compute()
+    few = of_samples("dime", s, options=Options(permutations=5))
+    many = of_samples("dime", s, options=Options(permutations=80))
     assert many.notes["se_permutations"] < few.notes["se_permutations"]
-    means = [
-        accumulate("dime", s, options=Options(permutations=10, seed=k)).compute() for k in range(30)
-    ]
+    means = [of_samples("dime", s, options=Options(permutations=10, seed=k)) for k in range(30)]
     told = np.mean([m.notes["se_permutations"] for m in means])
     assert told == pytest.approx(np.std([m.value for m in means], ddof=1), rel=0.5)
     assert few.se == pytest.approx(
@@ -402,7 +358,7 @@ def test_the_other_part_of_dimes_error_is_over_prompts(n, d, alpha):
     numpy only."""
     s = draw(n, d, 5)
     s.keys = np.arange(n)
-    found = accumulate("dime", s, options=Options(alpha=alpha)).compute().notes["se_prompts"]
+    found = of_samples("dime", s, options=Options(alpha=alpha)).notes["se_prompts"]
     a, b = (ref.prepare(s.views[:, i], "unit") for i in (0, 1))
     perms = ref.permutations(n, 10, 0)
     left = [ref.dime_without(a, b, np.arange(n) % 20 == g, perms, alpha) for g in range(20)]
@@ -437,18 +393,6 @@ def test_two_way_effects_are_told_apart():
     np.testing.assert_allclose(noise, [1e-4, 9e-4], rtol=0.4)
 
 
-def test_errors_of_several_pairs_are_those_of_each(monkeypatch):
-    rng = torch.Generator().manual_seed(0)
-    pairs = [tuple(torch.randn(2, 20, 5, generator=rng, dtype=torch.float64)) for _ in range(3)]
-    together = later_errors(pairs, 1.0, 3, 0)()
-    monkeypatch.setattr(dime, "_batch", lambda n, device: 3)
-    assert together == later_errors(pairs, 1.0, 3, 0)()
-    np.testing.assert_allclose(
-        together, [prompt_error(a, b, 1.0, 3, 0) for a, b in pairs], rtol=1e-12
-    )
-    assert len(set(together)) == 3
-
-
 @pytest.mark.parametrize("d", [8, WIDE])
 def test_dimes_interval_covers(d):
     """Of 120 datasets of 40 prompts, how many intervals hold the mean of all; over permutations
@@ -464,7 +408,7 @@ def test_dimes_interval_covers(d):
 
 
 def test_dime_of_two_prompts_has_no_interval():
-    assert math.isnan(accumulate("dime", draw(2, 6, 0)).compute().se)
+    assert math.isnan(of_samples("dime", draw(2, 6, 0)).se)
 
 
 # (c) the interval itself
@@ -558,7 +502,7 @@ def test_the_plain_bootstrap_misses_the_value_it_is_of():
     rng = np.random.default_rng(0)
     resampled = [ref.dataset_entropy(s.pooled[rng.integers(0, 40, 40)]) for _ in range(60)]
     assert np.quantile(resampled, 0.975) < value
-    low, high = interval(accumulate("dataset_entropy", s).compute())
+    low, high = interval(of_samples("dataset_entropy", s))
     assert low < value < high
 
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.metrics import matrix_entropy, metrics, spectrum_entropy
+from layerscope.metrics import matrix_entropy, spectrum_entropy
 from layerscope.metrics.entropy import gram_entropy, smaller_gram
 from layerscope.metrics.ranks import effective_rank, entropy_rank
-from tests.metrics.support import tensor
+from tests.metrics.support import compute, tensor
 
 ALPHAS = (0.0, 0.05, 0.3, 0.7, 1 - 1e-9, 1.0, 1 + 1e-9, 1.5, 2.0, 4.0, 50.0, 1e4, math.inf)
 TINY = 1e-9
@@ -200,5 +200,5 @@ def test_negative_eigenvalues_are_rounding():
 @given(st.integers(3, 12), st.integers(2, 8), st.integers(0, 2**32 - 1))
 def test_prompt_entropy_is_at_most_the_log_of_tokens_or_width(length, d, seed):
     states = tensor(np.random.default_rng(seed).normal(size=(1, length, d)))
-    value = metrics()["prompt_entropy"]().update(states).compute().value
+    value = compute("prompt_entropy", states).value
     assert -TINY <= value <= math.log(min(length - 1, d)) + TINY

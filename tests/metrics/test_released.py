@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from layerscope.metrics import Options, get_metric
+from layerscope.metrics import Options
 from layerscope.metrics.tokens.norms import find_sink
 from tests.metrics import reference as ref
-from tests.metrics.support import accumulate, add, make_samples, measure_tokens, pad, tensor
+from tests.metrics.support import compute, make_samples, measure_tokens, of_samples, pad, tensor
 
 close = pytest.approx
 WIDTHS = {"N>D": 6, "N<D": 40}
@@ -24,7 +24,7 @@ def test_clamped_gram_of_prompts(rows, d):
     expected = [ref.clamped_entropy(ref.prepare(t, rows)) for t in s.tokens if len(t) <= d]
     short = [t for t in s.tokens if len(t) <= d]
     states, mask = pad(short)
-    ours = get_metric("prompt_entropy")(options).update(states, mask).compute().value
+    ours = compute("prompt_entropy", states, options, mask=mask).value
     assert ours == close(np.mean(expected), abs=1e-9)
     out = measure_tokens(states, mask, find_sink(states, mask), options)
     assert out.entropy["keep"].numpy() == close(np.array(expected), abs=1e-9)
@@ -37,12 +37,7 @@ def test_clamped_gram_of_prompts(rows, d):
 def test_clamped_gram_of_a_prompt_longer_than_wide():
     """The D×D side is clamped there."""
     t = np.random.default_rng(0).normal(size=(11, 4))
-    ours = (
-        get_metric("prompt_entropy")(Options(clamp_gram=True))
-        .update(tensor(t)[None])
-        .compute()
-        .value
-    )
+    ours = compute("prompt_entropy", tensor(t)[None], Options(clamp_gram=True)).value
     assert ours == close(ref.clamped_entropy(ref.prepare(t, "centered-unit")), abs=1e-9)
 
 
@@ -51,9 +46,9 @@ def test_absolute_curvature(d):
     s = make_samples(10, d)
     options = Options(curvature_absolute=True)
     expected = np.array([ref.curvature(t, absolute=True) for t in s.tokens])
-    ours = accumulate("curvature", s, 4, options=options).compute().value
+    ours = of_samples("curvature", s, options=options).value
     assert ours == close(expected.mean(), abs=1e-9)
-    assert ours < accumulate("curvature", s).compute().value
+    assert ours < of_samples("curvature", s).value
     states, mask = pad(s.tokens)
     out = measure_tokens(states, mask, find_sink(states, mask), options, entropy=False)
     assert out.curvature["keep"].numpy() == close(expected, abs=1e-9)
@@ -64,36 +59,31 @@ def test_absolute_curvature(d):
 def test_dime_stays_on_the_sample_side_where_that_is_smaller():
     s = make_samples(20, 40)
     for options in (Options(dime_feature_side=True), Options()):
-        a = accumulate("dime", s, 7, options=options).compute().value
-        assert a == close(accumulate("dime", s, 20).compute().value, abs=1e-12)
+        a = of_samples("dime", s, options).value
+        assert a == close(of_samples("dime", s).value, abs=1e-12)
 
 
 # Groups: consecutive rows in order of arrival, whatever the batches and the keys
 # --------------------------------------
 
 GROUP = 6  # 20 prompts: groups of 6, 6, 6 and 2
-batches = pytest.mark.parametrize("batch", [1, 4, 6, 20])
 
 
 @both
-@batches
-@pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("rows", ["centered", "centered-unit"])
-def test_groups_of_pooled_vectors(rows, keyed, batch, d):
+def test_groups_of_pooled_vectors(rows, d):
     s = make_samples(20, d)
     prepared = ref.prepare_in_groups(s.pooled, rows, GROUP)
     options = Options(group=GROUP, pooled_rows=rows)
-    ours = accumulate("dataset_entropy", s, batch, keyed, options).compute()
+    ours = of_samples("dataset_entropy", s, options)
     assert ours.value == close(ref.matrix_entropy(prepared), abs=1e-9)
-    rank = accumulate("effective_rank", s, batch, keyed, options).compute()
+    rank = of_samples("effective_rank", s, options)
     assert rank.value == close(math.exp(ref.renyi(ref.singular_values(prepared), 1.0)), rel=1e-9)
-    assert ours.value != close(accumulate("dataset_entropy", s).compute().value, abs=1e-4)
+    assert ours.value != close(of_samples("dataset_entropy", s).value, abs=1e-4)
 
 
 @both
-@batches
-@pytest.mark.parametrize("keyed", [True, False])
-def test_groups_of_views(keyed, batch, d):
+def test_groups_of_views(d):
     s = make_samples(20, d)
     options = Options(
         group=GROUP, view_rows="centered-unit", lidar_rows="centered-unit", permutations=3
@@ -101,17 +91,12 @@ def test_groups_of_views(keyed, batch, d):
     views = np.stack(
         [ref.prepare_in_groups(s.views[:, i], "centered-unit", GROUP) for i in range(4)], axis=1
     )
-    ours = accumulate("infonce", s, batch, keyed, options).compute().value
+    ours = of_samples("infonce", s, options).value
     assert ours == close(ref.infonce(views[:, 0], views[:, 1]), abs=1e-9)
-    assert accumulate("lidar", s, batch, keyed, options).compute().value == close(
-        ref.lidar(views), abs=1e-9
-    )
-    if keyed:
-        order = np.argsort(s.keys)
-        expected = ref.dime(views[order, 0], views[order, 1], ref.permutations(20, 3, 0))
-        assert accumulate("dime", s, batch, keyed, options).compute().value == close(
-            expected, abs=1e-9
-        )
+    assert of_samples("lidar", s, options).value == close(ref.lidar(views), abs=1e-9)
+    order = np.argsort(s.keys)
+    expected = ref.dime(views[order, 0], views[order, 1], ref.permutations(20, 3, 0))
+    assert of_samples("dime", s, options).value == close(expected, abs=1e-9)
 
 
 @both
@@ -121,10 +106,7 @@ def test_groups_follow_arrival(d):
     order = np.random.default_rng(0).permutation(20)
     values = []
     for group in (GROUP, None):
-        metric = get_metric("dataset_entropy")(Options(group=group))
-        for start in range(0, 20, 8):
-            add(metric, s, order[start : start + 8], keyed=True)
-        values.append(metric.compute().value)
+        values.append(of_samples("dataset_entropy", s, Options(group=group), order=order).value)
     assert values[0] == close(
         ref.matrix_entropy(ref.prepare_in_groups(s.pooled[order], "centered-unit", GROUP)), abs=1e-9
     )
@@ -137,9 +119,6 @@ def test_groups_follow_arrival(d):
 def test_groups_do_not_touch_rows_that_are_not_centered():
     s = make_samples(20, 6)
     for rows in ("raw", "unit"):
-        grouped = (
-            accumulate("dataset_entropy", s, 7, options=Options(group=GROUP, pooled_rows=rows))
-            .compute()
-            .value
-        )
+        options = Options(group=GROUP, pooled_rows=rows)
+        grouped = of_samples("dataset_entropy", s, options).value
         assert grouped == close(ref.dataset_entropy(s.pooled, rows=rows), abs=1e-9)

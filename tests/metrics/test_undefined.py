@@ -19,7 +19,7 @@ from layerscope.metrics import (
 )
 from layerscope.metrics.tokens.norms import find_sink
 from tests.metrics import reference as ref
-from tests.metrics.support import make_samples, measure_tokens, pad, tensor
+from tests.metrics.support import compute, make_samples, measure_tokens, pad, tensor
 
 RNG = np.random.default_rng(0)
 GOOD = RNG.normal(size=(6, 8))
@@ -28,7 +28,7 @@ AWKWARD = 0.1 * np.array([1.0, 3.0, 7.0, -1.1, 0.3, 9.0, 2.7, 1 / 3])  # sums of
 
 def estimate(name, tokens, options=None):
     states, mask = pad(tokens)
-    return get_metric(name)(options).update(states, mask).compute()
+    return compute(name, states, options, mask=mask)
 
 
 def assert_no_value(result, prompts):
@@ -68,9 +68,9 @@ def test_only_short_prompts(length):
 @pytest.mark.parametrize("length", [3, 7, 9])  # the Gram path and the direct one
 def test_equal_tokens(length, dtype, alpha, rows):
     states = tensor(np.tile(AWKWARD, (2, length, 1))).to(dtype)
-    result = get_metric("prompt_entropy")(Options(rows=rows, alpha=alpha)).update(states).compute()
+    result = compute("prompt_entropy", states, Options(rows=rows, alpha=alpha))
     assert_no_value(result, 2)
-    assert_no_value(get_metric("curvature")().update(states).compute(), 2)
+    assert_no_value(compute("curvature", states), 2)
     out = measure_tokens(states, None, find_sink(states), Options(rows=rows, alpha=alpha))
     for values in (out.entropy, out.curvature):
         assert torch.isnan(torch.stack(list(values.values()))).all()
@@ -118,33 +118,33 @@ VIEWS = sorted(n for n, m in metrics().items() if m.info.level == "views")
 def test_prompts_with_the_same_views(name, n):
     """No scatter between prompts: rounding must not pass for some."""
     views = np.stack([AWKWARD, AWKWARD * 1.7 + 0.1, AWKWARD[::-1]])
-    assert_no_value(get_metric(name)().update(tensor(np.tile(views, (n, 1, 1)))).compute(), n)
+    assert_no_value(compute(name, tensor(np.tile(views, (n, 1, 1)))), n)
 
 
 def test_duplicates_among_others():
     rows = np.concatenate([RNG.normal(size=(20, 4)), GOOD[:1, :4], GOOD[:1, :4]])
-    result = get_metric("intrinsic_dimension")().update(tensor(rows)).compute()
+    result = compute("intrinsic_dimension", tensor(rows))
     assert (result.n, result.undefined) == (20, 2)
     assert result.value == pytest.approx(ref.intrinsic_dimension(rows), rel=1e-9)
     for name in POOLED:
-        assert math.isfinite(get_metric(name)().update(tensor(rows)).compute().value)
+        assert math.isfinite(compute(name, tensor(rows)).value)
 
 
 def test_vectors_of_length_zero_have_no_cosine():
     rows = np.concatenate([np.zeros((2, 4)), RNG.normal(size=(9, 4))])
-    result = get_metric("anisotropy")().update(tensor(rows)).compute()
+    result = compute("anisotropy", tensor(rows))
     assert (result.n, result.undefined) == (9, 2)
     assert result.value == pytest.approx(ref.anisotropy(rows), abs=1e-12)
     assert len(result.influence) == 11
     assert result.influence[np.abs(result.influence) == 0].size >= 2
     assert all(math.isfinite(x) for x in interval(result))
-    assert_no_value(get_metric("anisotropy")().update(tensor(np.zeros((3, 4)))).compute(), 3)
+    assert_no_value(compute("anisotropy", tensor(np.zeros((3, 4)))), 3)
 
 
 def test_two_prompts_have_no_power_law():
-    assert_no_value(get_metric("alpha_req")().update(tensor(GOOD[:2])).compute(), 2)
-    assert_no_value(get_metric("intrinsic_dimension")().update(tensor(GOOD[:2])).compute(), 2)
-    assert get_metric("nesum")().update(tensor(GOOD[:2])).compute().value == pytest.approx(1.0)
+    assert_no_value(compute("alpha_req", tensor(GOOD[:2])), 2)
+    assert_no_value(compute("intrinsic_dimension", tensor(GOOD[:2])), 2)
+    assert compute("nesum", tensor(GOOD[:2])).value == pytest.approx(1.0)
 
 
 def test_a_spectrum_of_nothing_has_no_entropy():
@@ -160,12 +160,12 @@ def test_normalizers_that_are_zero_are_not_divided_by():
     assert math.isnan(normalizer("maxEntropy", 8, 1))
     assert normalizer("raw", 1, 1) == 1.0
     states, mask = pad([GOOD, GOOD[:1]])
-    result = get_metric("prompt_entropy")(Options(rows="raw")).update(states, mask).compute("logN")
+    result = compute("prompt_entropy", states, Options(rows="raw"), mask=mask, normalization="logN")
     assert (result.n, result.undefined) == (1, 1)
     assert result.value == pytest.approx(
         ref.prompt_entropy(GOOD, rows="raw") / math.log(6), rel=1e-9
     )
-    assert math.isnan(get_metric("rankme")().update(tensor(GOOD[:1])).compute("logN").value)
+    assert math.isnan(compute("rankme", tensor(GOOD[:1]), normalization="logN").value)
 
 
 # What cannot be asked
@@ -180,7 +180,7 @@ def test_bad_alpha(name, alpha):
         get_metric(name).info.level
     ]
     with pytest.raises(ValueError, match="alpha must be a number >= 0"):
-        get_metric(name)(Options(alpha=alpha)).update(*data).compute()
+        compute(name, data[0], Options(alpha=alpha), mask=data[1] if data[1:] else None)
 
 
 @pytest.mark.parametrize("rows", ["centred-unit", "banana", ""])
@@ -189,49 +189,21 @@ def test_bad_rows(rows):
     message = "rows must be one of raw, unit, centered, centered-unit"
     for width in (1, 4):  # both paths
         with pytest.raises(ValueError, match=message):
-            get_metric("prompt_entropy")(Options(rows=rows)).update(torch.randn(2, 3, width))
+            compute("prompt_entropy", torch.randn(2, 3, width), Options(rows=rows))
         with pytest.raises(ValueError, match=message):
             measure_tokens(torch.randn(2, 3, width), None, None, Options(rows=rows))
     with pytest.raises(ValueError, match=message):
-        get_metric("dataset_entropy")(Options(pooled_rows=rows)).update(s.pooled).compute()
+        compute("dataset_entropy", s.pooled, Options(pooled_rows=rows))
     for name in ("infonce", "dime"):
         with pytest.raises(ValueError, match=message):
-            get_metric(name)(Options(view_rows=rows)).update(s.views).compute()
+            compute(name, s.views, Options(view_rows=rows))
     with pytest.raises(ValueError, match=message):
-        get_metric("lidar")(Options(lidar_rows=rows)).update(s.views).compute()
+        compute("lidar", s.views, Options(lidar_rows=rows))
 
 
 def test_bad_normalization():
     with pytest.raises(ValueError, match="normalization must be one of"):
-        get_metric("dataset_entropy")().update(GOOD).compute("log")
-
-
-def test_wrong_dimensions():
-    with pytest.raises(ValueError, match="mask of shape"):
-        get_metric("prompt_entropy")().update(
-            torch.randn(2, 3, 4), torch.ones(2, 4, dtype=torch.bool)
-        )
-
-
-def test_masks_of_integers_are_masks():
-    states, mask = pad([GOOD, GOOD[:4]])
-    for name in ("prompt_entropy", "curvature", "sink_ratio", "sink_first"):
-        a = get_metric(name)().update(states, mask).compute().value
-        assert get_metric(name)().update(states, mask.long()).compute().value == a
-
-
-def test_vectors_that_do_not_fit():
-    metric = get_metric("dataset_entropy")().update(torch.randn(3, 4))
-    with pytest.raises(ValueError, match="do not fit"):
-        metric.update(torch.randn(3, 5))
-    assert len(metric.data) == 3
-
-
-def test_keys_that_do_not_fit():
-    with pytest.raises(ValueError, match="2 keys for 3 prompts"):
-        get_metric("dataset_entropy")().update(torch.randn(3, 4), keys=[1, 2])
-    with pytest.raises(ValueError, match="2 keys for 3 prompts"):
-        get_metric("curvature")().update(torch.randn(3, 4, 5), keys=[1, 2])
+        compute("dataset_entropy", GOOD, normalization="log")
 
 
 def test_names():

@@ -28,12 +28,11 @@ from layerscope.metrics import (
     Metric,
     MetricInfo,
     Options,
-    PooledRows,
-    PromptMean,
+    SiteVectors,
     expand_names,
     on_log_scale,
 )
-from layerscope.metrics.prompt_metrics import Curvature
+from layerscope.metrics.prompt_metrics import CURVATURE, measure_curvature
 from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encoder import ShardWork
@@ -49,50 +48,47 @@ TEXTS = [
     "Two and two is four.",
 ]
 
-MODULE = '''
+MODULE = """
 import torch
 
-from layerscope.metrics import Estimate, Metric, MetricInfo, PromptMean
+from layerscope.metrics import Estimate, Metric, MetricInfo
 
 
-class Norm(PromptMean):
-    """Mean length of a prompt's token states."""
+def measure_norm(states, mask, options):
+    return torch.where(mask, states.norm(dim=-1), 0).sum(-1) / mask.sum(-1).clamp(min=1)
 
-    info = MetricInfo(
+
+NORM = Metric(
+    MetricInfo(
         name="outer_norm", title="Outer norm", level="tokens", unit="length", higher_means="tokens are longer",
         bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", citation="outside", sinks=("keep", "drop"),
         heading="outer\\nnorm", order=15, log_scale=True, compare_sinks=True,
-    )
+    ),
+    measure=measure_norm,
+)
 
-    def measure(self, states, mask):
-        return torch.where(mask, states.norm(dim=-1), 0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+def mean_of(lengths, site):
+    return Estimate(lengths.mean(), len(lengths), site.width, (lengths - lengths.mean()) / len(lengths))
 
 
-class Length(Metric):
-    """Mean length of the pooled vectors."""
-
-    info = MetricInfo(
+LENGTH = Metric(
+    MetricInfo(
         name="outer_length", title="Outer length", level="pooled", unit="length", higher_means="vectors are longer",
         bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", citation="outside",
-    )
-
-    def estimate(self, data):
-        lengths = data.all().norm(dim=-1).numpy()
-        return Estimate(lengths.mean(), len(lengths), data.width, (lengths - lengths.mean()) / len(lengths))
+    ),
+    estimate=lambda site, options: mean_of(site.rows.double().norm(dim=-1).numpy(), site),
+)
 
 
-class Apart(Metric):
-    """Mean distance between the first two views of a prompt."""
-
-    info = MetricInfo(
+APART = Metric(
+    MetricInfo(
         name="outer_apart", title="Outer distance", level="views", unit="length", higher_means="views differ more",
         bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", citation="outside", main=False,
-    )
-
-    def estimate(self, data):
-        apart = (data.view(0) - data.view(1)).norm(dim=-1).numpy()
-        return Estimate(apart.mean(), len(apart), data.width, (apart - apart.mean()) / len(apart))
-'''
+    ),
+    estimate=lambda site, options: mean_of((site.views[:, 0] - site.views[:, 1]).double().norm(dim=-1).numpy(), site),
+)
+"""
 NAMES = ["outer_norm", "outer_length", "outer_apart"]
 
 
@@ -104,7 +100,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (site / "outside_metrics.py").write_text(MODULE, encoding="utf-8")
     metadata = "Metadata-Version: 2.1\nName: outside-metrics\nVersion: 1.0\n"
     (site / "outside_metrics-1.0.dist-info" / "METADATA").write_text(metadata, encoding="utf-8")
-    points = "[layerscope.metrics]\nouter_norm = outside_metrics:Norm\nothers = outside_metrics\n"
+    points = "[layerscope.metrics]\nouter_norm = outside_metrics:NORM\nothers = outside_metrics\n"
     (site / "outside_metrics-1.0.dist-info" / "entry_points.txt").write_text(
         points, encoding="utf-8"
     )
@@ -138,11 +134,18 @@ def facts(name: str, **more: Any) -> MetricInfo:
     return MetricInfo(name=name, **given)
 
 
-class MeanNorm(PromptMean):
-    info = facts("mean_norm", sinks=("keep", "drop"))
+def measure_mean_norm(states: Tensor, mask: Tensor, options: Options) -> Tensor:
+    return torch.where(mask, states.norm(dim=-1), 0).sum(-1) / mask.sum(-1).clamp(min=1)
 
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        return torch.where(mask, states.norm(dim=-1), 0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+def any_bounds(n: int, d: int, options: Options) -> tuple[float, float]:
+    return -np.inf, np.inf
+
+
+MEAN_NORM = Metric(
+    replace(facts("mean_norm", sinks=("keep", "drop")), bounds=any_bounds),
+    measure=measure_mean_norm,
+)
 
 
 def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Pat
         np.testing.assert_allclose(prompts[column].loc[curve.index], curve, rtol=1e-12)
     assert (
         run.manifest["conventions"]["plugins"]["outer_norm"]
-        == "outside_metrics.Norm (outside-metrics 1.0)"
+        == "outside_metrics.measure_norm (outside-metrics 1.0)"
     )
 
     console = Console(file=StringIO(), width=150)
@@ -193,7 +196,7 @@ def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Pat
 
 
 def test_the_built_in_numbers_do_not_depend_on_a_metric_beside_them(known: Any) -> None:
-    known(MeanNorm)
+    known(MEAN_NORM)
     model, names = tiny_model(), ["prompt_entropy", "curvature", "sink_ratio", "dataset_entropy"]
     alone = layerscope.profile(model, TEXTS, metrics=names, progress=False)
     beside = layerscope.profile(model, TEXTS, metrics=[*names, "mean_norm"], progress=False)
@@ -202,7 +205,7 @@ def test_the_built_in_numbers_do_not_depend_on_a_metric_beside_them(known: Any) 
 
 
 def test_values_are_those_of_measure_on_the_states(known: Any) -> None:
-    known(MeanNorm)
+    known(MEAN_NORM)
     model = tiny_model()
     run = layerscope.profile(model, TEXTS, metrics=["mean_norm"], final_norm="raw", progress=False)
     for i, text in enumerate(TEXTS):
@@ -216,25 +219,24 @@ def test_values_are_those_of_measure_on_the_states(known: Any) -> None:
         assert row["mean_norm_sink_dropped"] == pytest.approx(float(rest), rel=1e-5)
 
 
-def test_a_subclass_with_its_own_measure_is_not_taken_for_the_fused_one(known: Any) -> None:
-    class Twice(Curvature):
-        info = replace(Curvature.info, name="twice_curvature")
+def test_a_metric_made_from_a_built_in_one_is_measured_by_itself(known: Any) -> None:
+    def twice(states: Tensor, mask: Tensor, options: Options) -> Tensor:
+        return 2 * measure_curvature(states, mask, options)
 
-        def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-            return 2 * super().measure(states, mask)
-
-    known(Twice)
+    known(Metric(replace(CURVATURE.info, name="twice_curvature"), measure=twice))
     run = layerscope.profile(
         tiny_model(), TEXTS, metrics=["curvature", "twice_curvature"], progress=False
     )
-    once, twice = (run.curve(name)["value"].to_numpy() for name in ("curvature", "twice_curvature"))
-    np.testing.assert_allclose(twice, 2 * once, rtol=1e-5)
+    once, twice_as_much = (
+        run.curve(name)["value"].to_numpy() for name in ("curvature", "twice_curvature")
+    )
+    np.testing.assert_allclose(twice_as_much, 2 * once, rtol=1e-5)
 
 
 def test_workers_measure_it_where_it_is_not_installed(
     known: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known(MeanNorm)
+    known(MEAN_NORM)
     model, config = tiny_model(), make_config(metrics=["mean_norm"])
 
     class Recipe:
@@ -250,7 +252,7 @@ def test_workers_measure_it_where_it_is_not_installed(
     plan = make_plan(model.open_items(corpus, config.read_settings), 8)
     work = ShardWork(Recipe(), corpus, expand_sites(None, model.anatomy), config, plan, None)  # type: ignore[arg-type]
     plugins = pickle.loads(pickle.dumps(work.plugins))
-    assert plugins == [MeanNorm]
+    assert plugins == [MEAN_NORM]
     monkeypatch.setattr(
         REGISTRY, "_things", {k: v for k, v in REGISTRY._things.items() if k != "mean_norm"}
     )
@@ -263,14 +265,9 @@ def test_workers_measure_it_where_it_is_not_installed(
     assert np.isfinite(shard.values["mean_norm.keep"]).all()
 
 
-class Wrong(PromptMean):
-    """Measures what a test says."""
-
-    info = facts("wrong")
-    answer: Any = None
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        return type(self).answer(states, mask)
+def wrong(answer: Any) -> Metric:
+    """A metric that measures what a test says."""
+    return Metric(facts("wrong"), measure=lambda states, mask, options: answer(states, mask))
 
 
 @pytest.mark.parametrize(
@@ -291,27 +288,25 @@ class Wrong(PromptMean):
     ],
 )
 def test_what_is_wrong_is_told_before_a_model_is_run(
-    known: Any, monkeypatch: pytest.MonkeyPatch, answer: Any, says: str, tmp_path: Path
+    known: Any, answer: Any, says: str, tmp_path: Path
 ) -> None:
-    known(Wrong)
-    monkeypatch.setattr(Wrong, "answer", staticmethod(answer))
+    known(wrong(answer))
     with pytest.raises(PluginError, match=says):
         layerscope.profile("no-such-model", TEXTS, metrics=["wrong"], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-class TooMany(Metric[PooledRows]):
-    """Fails for more vectors than the trial has, or gives no value."""
+def too_many(answer: str) -> Metric:
+    """A metric that fails for more vectors than the trial has, or gives no value."""
 
-    info = facts("too_many", level="pooled")
-    answer = "raise"
-
-    def estimate(self, data: PooledRows) -> Estimate:
-        if len(data) == 24:
-            return Estimate(1.0, 24, data.width)
-        if self.answer == "raise":
+    def estimate(site: SiteVectors, options: Options) -> Estimate:
+        if len(site) == 24:
+            return Estimate(1.0, 24, site.width)
+        if answer == "raise":
             raise RuntimeError("cannot do that")
-        return Estimate(np.nan, len(data), data.width)
+        return Estimate(np.nan, len(site), site.width)
+
+    return Metric(facts("too_many", level="pooled"), estimate=estimate)
 
 
 @pytest.mark.parametrize(
@@ -319,10 +314,9 @@ class TooMany(Metric[PooledRows]):
     [("raise", "RuntimeError: cannot do that"), ("nan", "it has no value there")],
 )
 def test_a_metric_that_fails_at_the_end_loses_only_itself(
-    known: Any, monkeypatch: pytest.MonkeyPatch, answer: str, says: str
+    known: Any, answer: str, says: str
 ) -> None:
-    known(TooMany)
-    monkeypatch.setattr(TooMany, "answer", answer)
+    known(too_many(answer))
     run = layerscope.profile(
         tiny_model(), TEXTS, metrics=["dataset_entropy", "too_many"], progress=False
     )
@@ -335,7 +329,6 @@ def test_a_run_that_a_metric_stopped_goes_on_where_it_was(
     known: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     texts = [f"{'word ' * (k % 9 + 2)}{k}" for k in range(150)]
-    known(Wrong)
     calls = []
 
     def fails_late(states: Tensor, mask: Tensor) -> Tensor:
@@ -344,7 +337,7 @@ def test_a_run_that_a_metric_stopped_goes_on_where_it_was(
             raise RuntimeError("not today")
         return mask.sum(-1).double()
 
-    monkeypatch.setattr(Wrong, "answer", staticmethod(fails_late))
+    known(wrong(fails_late))
     monkeypatch.setattr("layerscope.profiling.job.choose_shard_size", lambda *args: 32)
     settings: dict[str, Any] = {
         "metrics": ["wrong"],
@@ -357,7 +350,7 @@ def test_a_run_that_a_metric_stopped_goes_on_where_it_was(
         match=r"metric 'wrong' failed at .*: RuntimeError: not today\. .*goes on where it stopped",
     ):
         layerscope.profile(tiny_model(), texts, **settings)
-    monkeypatch.setattr(Wrong, "answer", staticmethod(lambda states, mask: mask.sum(-1).double()))
+    known(wrong(lambda states, mask: mask.sum(-1).double()))
     run = layerscope.profile(tiny_model(), texts, **settings)
     assert run.manifest["seconds"]["resumed_prompts"] >= 32
     assert (run.prompts["wrong"] == run.prompts["tokens"]).all()
@@ -385,7 +378,7 @@ def test_a_function_is_a_metric_of_its_name(forgotten: None) -> None:
     run = layerscope.profile(
         model,
         TEXTS,
-        metrics=["curvature", largest_norm, mean_length, MeanNorm],
+        metrics=["curvature", largest_norm, mean_length, MEAN_NORM],
         final_norm="raw",
         progress=False,
     )
@@ -455,7 +448,7 @@ def curvature(states: Tensor) -> float:
     ("given", "told"),
     [
         (lambda states: 1.0, "a function with a name of its own"),
-        (7, "7 is not a metric: give a name, a metric's class, or a function"),
+        (7, "7 is not a metric: give a name, a Metric, or a function"),
         (curvature, r"two metrics are called 'curvature': .*Rename one of them"),
     ],
 )

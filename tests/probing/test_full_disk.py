@@ -7,12 +7,10 @@ import errno
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.profiling.tables import PromptNumbers
-from layerscope.store import Shard, ShardStore, atomic
+from layerscope.store import atomic
 
 
 def test_space_is_taken_before_it_is_written(tmp_path: Path) -> None:
@@ -37,22 +35,3 @@ def test_no_space_for_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         atomic.explained(tmp_path / "states"),
     ):
         atomic.reserve(tmp_path / "states", 10)
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "posix_fallocate"), reason="this system cannot take space ahead"
-)
-def test_no_space_for_per_prompt_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, prompts = ShardStore(tmp_path), np.arange(3)
-    store.write(
-        0, Shard(prompts, np.zeros((2, 3, 1, 4), np.float32), {"entropy_keep": np.ones((2, 3))})
-    )
-    numbers = PromptNumbers.gathered(store, [prompts], tmp_path / "numbers.bin")
-    np.testing.assert_array_equal(numbers.row("entropy_keep", 1), np.ones(3))
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(LayerscopeError, match="no space left"):
-        PromptNumbers.gathered(store, [prompts], tmp_path / "again.bin")

@@ -1,28 +1,20 @@
-"""The way a profile's metrics take on a GPU (sites together), walked on the CPU: the same tables."""
+"""What a GPU changes in the plan of a profile: shards, batches, settings."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from layerscope.data import Corpus
 from layerscope.errors import UnknownNameError
 from layerscope.forward import choose_shard_size, items_per_batch, make_plan, read_rows
-from layerscope.metrics.samples import _Vectors
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings
 from layerscope.profiling import Profile
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
-from layerscope.profiling.encode import MemoryStore
 from layerscope.profiling.job import Job
-from layerscope.profiling.tables import TableBuilder
-from layerscope.progress import Silent
-from layerscope.store import Shard, ShardStore
 from tests.tiny import tiny_model
 
 TEXTS = [f"The {i}th text has {'some more ' * (i % 4)}words, and then it ends." for i in range(9)]
@@ -54,45 +46,6 @@ def assert_same(one: Profile, other: Profile) -> None:
         np.testing.assert_allclose(
             other.table[column], one.table[column], rtol=2e-3, atol=2e-5, err_msg=column
         )
-
-
-@pytest.fixture
-def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = TableBuilder.__init__
-
-    def begin_as_on_gpu(self: TableBuilder, *given: object) -> None:
-        begin(self, *given)  # type: ignore[arg-type]
-        self.device = torch.device("cpu")
-
-    monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
-    monkeypatch.setattr(TableBuilder, "_sites_together", lambda self, prompts: 2)
-    monkeypatch.setattr(TableBuilder, "__init__", begin_as_on_gpu)
-
-
-def test_shards_held_and_sites_together(
-    model: LoadedModel,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
-    plain = job(model).run(ShardStore(tmp_path), Silent())
-    held = MemoryStore()
-    request.getfixturevalue("as_on_gpu")
-    together = job(model).run(held, Silent())
-    assert_same(plain, together)
-    own, tried = TableBuilder._group_on_gpu, []
-
-    def without_room_for_two(
-        self: TableBuilder, indices: range, shards: list[Shard]
-    ) -> list[object]:
-        tried.append(len(indices))
-        if len(indices) > 1:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return own(self, indices, shards)  # type: ignore[return-value]
-
-    monkeypatch.setattr(TableBuilder, "_group_on_gpu", without_room_for_two)
-    assert_same(plain, job(model).run(MemoryStore(), Silent()))
-    assert tried == [2] + [1] * len(plain.table["site"].unique())
 
 
 def open_texts(model: LoadedModel) -> ItemReader:

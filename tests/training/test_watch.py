@@ -17,7 +17,7 @@ from layerscope.errors import (
     LayerscopeError,
     RunFolderError,
 )
-from layerscope.metrics import MetricInfo, PromptMean
+from layerscope.metrics import Metric, MetricInfo
 from layerscope.metrics.registry import REGISTRY
 from layerscope.training import LayerWatch
 from layerscope.training.measuring import COLUMNS
@@ -257,17 +257,13 @@ def test_chosen_metrics_are_measured(tmp_path: Path) -> None:
 def test_a_metric_from_outside_is_watched_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Tokens(PromptMean):
-        info = MetricInfo(
-            name="token_count", title="Tokens", level="tokens", unit="tokens", higher_means="longer", citation="",
-            bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", sinks=("keep", "drop"), compare_sinks=True,
-        )  # fmt: skip
-
-        def measure(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            return mask.sum(-1).double()
-
+    info = MetricInfo(
+        name="token_count", title="Tokens", level="tokens", unit="tokens", higher_means="longer", citation="",
+        bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", sinks=("keep", "drop"), compare_sinks=True,
+    )  # fmt: skip
+    tokens = Metric(info, measure=lambda states, mask, options: mask.sum(-1).double())
     REGISTRY.load()
-    monkeypatch.setitem(REGISTRY._things, "token_count", Tokens)
+    monkeypatch.setitem(REGISTRY._things, "token_count", tokens)
     with LayerWatch(
         language_model(), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv"
     ) as watch:

@@ -29,9 +29,10 @@ from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MemoryStore
 from layerscope.profiling.job import Job
+from layerscope.profiling.tables import SiteEstimator, measure_sites
 from layerscope.progress import Silent
 from layerscope.store import Shard, ShardStore
-from layerscope_gpu import ahead, eigenvalues, encoding
+from layerscope_gpu import ahead, eigenvalues, encoding, measuring
 from layerscope_gpu.encoding import DeviceEncoder, EarlyPlanner, Prefetcher, write_behind
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
@@ -48,7 +49,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small shards; profiles take the way of a GPU."""
     monkeypatch.setattr(job_module, "choose_shard_size", lambda *_: SIZE)
     ways = SimpleNamespace(
-        compile_for_profile=lambda task: None, encode_in_memory=encoding.encode_in_memory
+        compile_for_profile=lambda task: None,
+        encode_in_memory=encoding.encode_in_memory,
+        measure_sites=lambda estimator, count, device: measure_sites(estimator, count),
     )
     monkeypatch.setattr(job_module, "faster", SimpleNamespace(on=lambda device: ways))
 
@@ -268,6 +271,63 @@ def test_the_bar_counts_every_text_once(model: LoadedModel) -> None:
     job = make_job(model, metrics=["infonce"], views=2)
     encoding.encode_in_memory(job, MemoryStore(), Bar(), SIZE)
     assert Bar.done == Bar.total == 3 * len(TEXTS)
+
+
+def test_sites_are_measured_together(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metrics of a GPU, walked on the CPU; without room for all, in smaller groups."""
+    settings: dict[str, Any] = {"views": 3}
+    plain = make_job(model, TEXTS[:9], **settings).run(ShardStore(tmp_path), Silent())
+    ways = SimpleNamespace(
+        compile_for_profile=lambda task: None,
+        encode_in_memory=encoding.encode_in_memory,
+        measure_sites=measuring.measure_sites,
+    )
+    monkeypatch.setattr(job_module, "faster", SimpleNamespace(on=lambda device: ways))
+    monkeypatch.setattr(measuring, "sites_together", lambda estimator, device: 2)
+    assert_same(plain, make_job(model, TEXTS[:9], **settings).run(MemoryStore(), Silent()))
+    own, tried = measuring.measure_group, []
+
+    def without_room_for_two(estimator: Any, indices: range, device: torch.device) -> Any:
+        tried.append(len(indices))
+        if len(indices) > 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return own(estimator, indices, device)
+
+    monkeypatch.setattr(measuring, "measure_group", without_room_for_two)
+    assert_same(plain, make_job(model, TEXTS[:9], **settings).run(MemoryStore(), Silent()))
+    assert tried == [2] + [1] * len(plain.table["site"].unique())
+
+
+def test_means_are_taken_beside_the_gpus_work(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    start, means = measuring.estimate_sites, SiteEstimator.measure_prompts
+
+    def started(*given: Any) -> Any:
+        done.append("start")
+        wait = start(*given)
+        return lambda: (done.append("wait"), wait())[1]
+
+    def noted(*given: Any) -> Any:
+        done.append("means")
+        return means(*given)
+
+    monkeypatch.setattr(measuring, "estimate_sites", started)
+    monkeypatch.setattr(SiteEstimator, "measure_prompts", noted)
+    monkeypatch.setattr(measuring, "sites_together", lambda estimator, device: 2)
+    ways = SimpleNamespace(
+        compile_for_profile=lambda task: None,
+        encode_in_memory=encoding.encode_in_memory,
+        measure_sites=measuring.measure_sites,
+    )
+    monkeypatch.setattr(job_module, "faster", SimpleNamespace(on=lambda device: ways))
+    make_job(model, TEXTS[:9], metrics=["curvature", "dataset_entropy"]).run(
+        MemoryStore(), Silent()
+    )
+    assert done[:5] == ["start", "means", "means", "wait", "start"]
 
 
 def test_states_that_are_not_finite_are_still_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from layerscope.errors import LayerscopeError
 from layerscope.spectra import to_device
 from layerscope.spectra.execution import free_memory, multiprocessors
 
+__all__ = ["is_out_of_memory", "release_memory"]
+
 CPU_TOKENS = 4096  # more gains nothing on a CPU and costs memory
 GPU_TOKENS = 65536  # at least
 # Rows of a product that keep one multiprocessor busy for a round, in tiles of 256 x 128 of states

@@ -1,8 +1,8 @@
 """What is kept of each site's states: a pooled vector per text and a few numbers per prompt. Runs
 inside the hooks.
 
-The built-in token metrics are fused: one Gram matrix per prompt serves them all. Any other token
-metric is measured by its own `measure`, on the states that the site gives.
+One Gram matrix per prompt serves all built-in token metrics. Any other token metric is measured by
+its own `measure`, on the states that the site gives.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from layerscope.capture.hooks import Capture, FinalNorm, Reduction, apply_norm
 from layerscope.core.plugins import PluginError
 from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError
-from layerscope.metrics.base import PromptMean
+from layerscope.metrics.base import Metric
 from layerscope.metrics.options import Options
-from layerscope.metrics.registry import checked_values
+from layerscope.metrics.registry import measured_values
+from layerscope.metrics.tokens.fields import TOKEN_FIELDS, field_of, is_measured_alone
 from layerscope.metrics.tokens.measures import (
     PreparedTokens,
     prepare_tokens,
@@ -39,17 +40,6 @@ from layerscope.metrics.tokens.norms import (
 )
 from layerscope.spectra import faster, map_concurrently
 from layerscope.spectra.execution import total_memory
-
-# what is fused; the fields of other token metrics come after these
-TOKEN_FIELDS = (
-    "entropy_keep",
-    "entropy_drop",
-    "curvature_keep",
-    "curvature_drop",
-    "flat",
-    "sink_ratio",
-    "sink_position",
-)
 
 _RESUME = (
     "Correct it, or choose other metrics; a run with an output folder goes on where it stopped."
@@ -121,13 +111,17 @@ class Reducer(Reduction):
         *,
         entropy: bool = True,
         curvature: bool = True,
-        measured: Sequence[PromptMean] = (),
+        measured: Sequence[Metric] = (),
     ) -> None:
         self.sites, self.options = list(sites), options
         self.entropy, self.curvature, self.measured = entropy, curvature, list(measured)
         self.fields = (
             *TOKEN_FIELDS,
-            *(metric.field(sink) for metric in measured for sink in metric.info.sinks),
+            *(
+                field_of(metric.info.name, sink)
+                for metric in measured
+                for sink in metric.info.sinks
+            ),
         )
         self._capture = Capture(anatomy, sites, final_norm, self._on_state, self._on_raw)
         self._batch: Batch | None = None
@@ -142,11 +136,10 @@ class Reducer(Reduction):
         sites: Sequence[Site],
         final_norm: FinalNorm,
         options: Options,
-        metrics: Sequence[Any],
+        metrics: Sequence[Metric],
     ) -> Self:
-        """What reduces states to what some metrics need."""
+        """Return what reduces states to what some metrics need."""
         names = {metric.info.name for metric in metrics}
-        prompts = [metric for metric in metrics if isinstance(metric, PromptMean)]
         return cls(
             anatomy,
             sites,
@@ -154,7 +147,7 @@ class Reducer(Reduction):
             options,
             entropy="prompt_entropy" in names,
             curvature="curvature" in names,
-            measured=[metric for metric in prompts if metric.fused_field() is None],
+            measured=[metric for metric in metrics if is_measured_alone(metric)],
         )
 
     def _forget(self) -> None:
@@ -205,7 +198,7 @@ class Reducer(Reduction):
         """Raise a `PluginError` for the first metric in `measured` that gave an infinite value."""
         for metric in self.measured:
             for sink in metric.info.sinks:
-                bad = np.isinf(values[metric.field(sink)])
+                bad = np.isinf(values[field_of(metric.info.name, sink)])
                 if bad.any():
                     where = self.sites[int(bad.any(1).argmax())].name
                     raise PluginError(
@@ -367,7 +360,9 @@ class Reducer(Reduction):
             given = _as_given(raw) if metric.before_final_norm else states
             for sink in metric.info.sinks:
                 try:
-                    values = metric.measure(given, masks[sink])
+                    values = measured_values(metric, given, masks[sink], self.options)
+                except PluginError:
+                    raise
                 except Exception as error:
                     if is_out_of_memory(error):  # the batch is split and tried again
                         raise
@@ -375,7 +370,7 @@ class Reducer(Reduction):
                     raise PluginError(
                         f"metric {name!r} failed at {site}: {type(error).__name__}: {error}. {_RESUME}"
                     ) from error
-                out.append(checked_values(metric, values, len(states)).to(states.device))
+                out.append(values.to(states.device))
         self._own[index] = torch.stack(out)
 
     def _wait(self, site: _Waiting) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "Array",
     "Interval",
     "bootstrap_rows",
+    "jackknife_error",
     "mean_ranks",
     "spearman",
     "student_cdf",

@@ -1,11 +1,17 @@
-"""Representation metrics: pure functions on tensors, and accumulators with `update` and
-`compute`.
+"""Representation metrics: pure functions on tensors, beside the facts that describe them.
 
-Imports only torch, numpy, the standard library and `layerscope.core`. Adding a metric is adding a
-file (see base.py).
+Imports only torch, numpy, the standard library, `layerscope.spectra` and `layerscope.core`. Adding
+a metric is adding a file (see base.py).
 """
 
-from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
+from layerscope.metrics.base import (
+    Estimate,
+    Metric,
+    MetricInfo,
+    estimate_prompts,
+    estimate_vectors,
+    normalized,
+)
 from layerscope.metrics.entropy import NORMALIZATIONS, matrix_entropy, normalizer, spectrum_entropy
 from layerscope.metrics.intervals import interval, many_intervals
 from layerscope.metrics.options import ROW_PREPARATIONS, Options, prepare_rows
@@ -20,7 +26,7 @@ from layerscope.metrics.registry import (
     register,
     shown_series,
 )
-from layerscope.metrics.samples import PooledRows, PromptValues, ViewRows
+from layerscope.metrics.vectors import SiteVectors
 
 __all__ = [
     "NORMALIZATIONS",
@@ -29,10 +35,9 @@ __all__ = [
     "Metric",
     "MetricInfo",
     "Options",
-    "PooledRows",
-    "PromptMean",
-    "PromptValues",
-    "ViewRows",
+    "SiteVectors",
+    "estimate_prompts",
+    "estimate_vectors",
     "expand_names",
     "get_metric",
     "in_reading_order",
@@ -42,6 +47,7 @@ __all__ = [
     "matrix_entropy",
     "metric_title",
     "metrics",
+    "normalized",
     "normalizer",
     "on_log_scale",
     "prepare_rows",

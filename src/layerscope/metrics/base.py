@@ -1,31 +1,32 @@
-"""What a metric is: its facts, its estimate, and the accumulators that metrics derive from.
+"""What a metric is: its facts and one function.
 
-A new metric is one class: `info` and, by level, `measure` (token states: derive from `PromptMean`)
-or `estimate` (pooled vectors or views: derive from `Metric`). A file in this folder, or an entry
-point in the group `layerscope.metrics`, makes it known; tables, figures, studies and the report
-then show it by what `info` says.
+A metric over tokens has `measure`, which gives one number per prompt. A metric over vectors has
+`estimate`, which gives the value of all prompts. A module-level `Metric` in this folder, or an
+entry point in the group `layerscope.metrics`, makes it known. Tables, figures, studies and the
+report then show it by what `info` says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
-from layerscope.metrics.entropy import Normalization, normalizer
+from layerscope.metrics.entropy import Normalization, normalizer, normalizers
 from layerscope.metrics.options import Options
-from layerscope.metrics.samples import PooledRows, PromptValues, ViewRows
-from layerscope.metrics.tokens.norms import full_mask
+from layerscope.metrics.vectors import SiteVectors
 
 __all__ = ["mean_over_prompts"]
 
-Data = TypeVar("Data")
 Level = Literal["tokens", "pooled", "views"]
+Sink = Literal["keep", "drop"]
 Bounds = Callable[[int, int, Options], tuple[float, float]]
+Estimator = Callable[[SiteVectors, Options], "Estimate"]
+Measure = Callable[[Tensor, Tensor, Options], Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class MetricInfo:
     bounds_text: str
     citation: str
     normalizations: tuple[Normalization, ...] = ("raw",)
-    sinks: tuple[Literal["keep", "drop"], ...] = ("keep",)
+    sinks: tuple[Sink, ...] = ("keep",)
     core: bool = False  # one of the seven of the paper
     heading: str = ""
     order: int = 1000
@@ -67,15 +68,15 @@ class MetricInfo:
             object.__setattr__(self, "heading", self.title.replace(" ", "\n", 1))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Estimate:
     """A value with what its uncertainty is computed from.
 
     `influence[i]` is the change of the value per unit of extra weight on prompt i (its first-order
-    expansion), in the data's canonical order; a bootstrap over prompts needs no more. `se` with its
-    degrees of freedom `df` is given instead where the spread comes from folds of prompts left out
-    (spectra) or from permutations (DiME). `undefined` counts prompts without a value: they are left
-    out, never averaged in.
+    expansion), in the order of the prompts' keys; a bootstrap over prompts needs no more. `se` with
+    its degrees of freedom `df` is given instead where the spread comes from folds of prompts left
+    out (spectra) or from permutations (DiME). `undefined` counts prompts without a value: they are
+    left out, never averaged in.
     """
 
     value: float
@@ -85,141 +86,78 @@ class Estimate:
     se: float | None = None
     undefined: int = 0
     df: int | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
 
     def scaled(self, by: float) -> Estimate:
-        """The estimate of `by` times this quantity."""
+        """Return the estimate of `by` times this quantity."""
         influence = None if self.influence is None else self.influence * by
         se = None if self.se is None else self.se * abs(by)
         return replace(self, value=self.value * by, influence=influence, se=se)
 
     def mapped(self, function: Callable[[float], float], slope: float) -> Estimate:
-        """The estimate of a smooth function of this quantity, with its slope at the value."""
-        out = self.scaled(slope)
-        out.value = function(self.value)
-        return out
+        """Return the estimate of a smooth function of this quantity, with its slope at the
+        value."""
+        return replace(self.scaled(slope), value=function(self.value))
 
 
-_DATA: dict[str, Callable[[], Any]] = {
-    "tokens": PromptValues,
-    "pooled": PooledRows,
-    "views": ViewRows,
-}
+@dataclass(frozen=True)
+class Metric:
+    """A metric: its facts, and the function of its level.
 
-
-class Metric(Generic[Data]):
-    """An accumulator: `update` with samples, `compute` at the end.
-
-    Batches and their order do not change the result. Several
-    metrics that read the same samples may share one `data` (see `estimate`), which is how a profile
-    computes them.
+    `estimate(site, options)` gives the raw value of a metric of vectors. `measure(states, mask,
+    options)` gives one number per prompt (B,) of token states (B, T, D). There `mask` (B, T) is
+    False at padding, and NaN means undefined. With `before_final_norm`, `measure` gets the states
+    without the final norm, whatever the setting of the run.
     """
 
-    info: ClassVar[MetricInfo]
-    data: Data
+    info: MetricInfo
+    estimate: Estimator | None = None
+    measure: Measure | None = None
+    before_final_norm: bool = False
 
-    def __init__(self, options: Options | None = None) -> None:
-        self.options = options or Options()
-        self.data = self.new_data()
 
-    def new_data(self) -> Data:
-        """An empty container for this metric's samples: what its level says."""
-        return _DATA[self.info.level]()
+def estimate_vectors(metric: Metric, site: SiteVectors, options: Options) -> Estimate:
+    """Return the raw value of a metric of pooled vectors or views.
 
-    def update(self, *args: Any, **kwargs: Any) -> Self:
-        """Add samples; the arguments are those of this metric's data."""
-        self.data.update(*args, **kwargs)  # type: ignore[attr-defined]
-        return self
+    >>> import torch
+    >>> from layerscope.metrics import get_metric
+    >>> site = SiteVectors(torch.ones(3, 2))  # all in the same direction
+    >>> round(estimate_vectors(get_metric("anisotropy"), site, Options()).value, 6)
+    1.0
+    """
+    if metric.estimate is None:
+        raise ValueError(f"{metric.info.name} is a metric of tokens: it has no estimate of vectors")
+    return metric.estimate(site, options)
 
-    def estimate(self, data: Data) -> Estimate:
-        """The raw value of this metric on some data, with its influences. Pure."""
-        raise NotImplementedError(
-            f"{type(self).__name__} does not define estimate(data), which returns the metric's Estimate."
-        )
 
-    def prepare(self, many: Sequence[Data]) -> Callable[[], None] | None:
-        """Compute together what `estimate` will need of several data, where that is faster (on a
-        GPU). Changes no value.
+def estimate_prompts(
+    metric: Metric,
+    values: np.ndarray,
+    tokens: np.ndarray,
+    width: int,
+    normalization: Normalization = "raw",
+) -> Estimate:
+    """Return the mean of a metric over prompts from its value of each.
 
-        What has to wait for the GPU may be returned: it is called before the first `estimate`, when
-        other metrics have given the GPU their work.
-        """
-        return None
-
-    def normalized(self, data: Data, raw: Estimate, normalization: Normalization) -> Estimate:
-        """The same under a normalization. Metrics whose N differs by prompt override it."""
-        by = normalizer(normalization, raw.n, raw.d)
-        return raw.scaled(1 / by) if by == by else raw.scaled(math.nan)
-
-    def compute(self, normalization: Normalization = "raw") -> Estimate:
-        """The value of everything seen so far; a ValueError before any of it."""
-        if not len(self.data):  # type: ignore[arg-type]
-            raise ValueError(f"{self.info.name}: no data yet, add some with update() first")
-        raw = self.estimate(self.data)
-        return raw if normalization == "raw" else self.normalized(self.data, raw, normalization)
+    A normalization divides each prompt's value by what follows from its own number of tokens.
+    """
+    if normalization != "raw":
+        values = values / normalizers(normalization, tokens, width)
+    return mean_over_prompts(values, width)
 
 
 def mean_over_prompts(values: np.ndarray, width: int) -> Estimate:
-    """The mean of per-prompt values; undefined ones (NaN) are left out and counted."""
+    """Return the mean of per-prompt values; undefined ones (NaN) are left out and counted."""
     defined = np.isfinite(values)
     n = int(defined.sum())
     if n == 0:
         return Estimate(math.nan, 0, width, undefined=len(values))
-    known = values if n == len(values) else values[defined]
+    known = values[defined]
     mean = float(known.mean())
     return Estimate(mean, n, width, (known - mean) / n, undefined=len(values) - n)
 
 
-class PromptMean(Metric[PromptValues]):
-    """Base of token metrics: the mean over prompts of one number per prompt.
-
-    A subclass gives `measure`. `fused` names the field in which the capture already computes it
-    beside others in one pass (see capture/reduce.py), with `{}` for the sink setting; a metric
-    without one is measured inside the hooks.
-    """
-
-    fused: ClassVar[str | None] = None
-    before_final_norm: ClassVar[bool] = (
-        False  # `measure` is given the states without the final norm, whatever the run's setting
-    )
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """One value per prompt (B,) of token states (B, T, D); `mask` (B, T) is False at padding.
-        NaN: undefined."""
-        raise NotImplementedError(
-            f"{type(self).__name__} does not define measure(states, mask), which returns one value per prompt."
-        )
-
-    def field(self, sink: str) -> str:
-        """Where a profile keeps the prompts' values: with the sink token (`keep`) or without it
-        (`drop`)."""
-        fused = self.fused_field()
-        return f"{self.info.name}.{sink}" if fused is None else fused.format(sink)
-
-    @classmethod
-    def fused_field(cls) -> str | None:
-        """`fused`, unless a subclass has replaced the `measure` that it stands for."""
-        return next(
-            (vars(kind).get("fused") for kind in cls.__mro__ if "measure" in vars(kind)), None
-        )
-
-    def from_field(self, values: np.ndarray) -> np.ndarray:
-        """The prompts' values from what the field holds."""
-        return values
-
-    def update(self, states: Tensor, mask: Tensor | None = None, keys: Any = None) -> Self:
-        """Add prompts: token states (B, T, D), with a mask (B, T) that is False at padding."""
-        if states.ndim != 3:
-            raise ValueError(
-                f"expected token states (prompts, tokens, width), got shape {tuple(states.shape)}"
-            )
-        mask = full_mask(states) if mask is None else mask.bool()
-        if mask.shape != states.shape[:2]:
-            raise ValueError(
-                f"mask of shape {tuple(mask.shape)} does not fit states of shape {tuple(states.shape)}"
-            )
-        self.data.update(self.measure(states, mask), mask.sum(-1), keys, width=states.shape[-1])
-        return self
-
-    def estimate(self, data: PromptValues) -> Estimate:
-        return mean_over_prompts(data.ordered()[0], data.width or 0)
+def normalized(raw: Estimate, normalization: Normalization) -> Estimate:
+    """Return a value of all prompts under a normalization, by their number and width."""
+    by = normalizer(normalization, raw.n, raw.d)
+    return raw.scaled(1 / by)

@@ -1,4 +1,4 @@
-"""Matrix-based entropy S_α and its normalizations: the one lens behind most metrics.
+"""Matrix-based entropy S_α and its normalizations.
 
 Z is N×D, K = Z Zᵀ, p_i = λ_i(K) / tr K, and S_α = log(Σ p_i^α) / (1 − α), with its limits at α = 1
 and ∞. K and ZᵀZ share their nonzero spectrum, so the smaller one is used. Source: Giraldo, Rao &
@@ -8,26 +8,23 @@ Príncipe 2014; Skean et al. 2025, Eq. 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.spectra import eigvalsh
 
-__all__ = ["rounding_floor", "smaller_gram"]
+__all__ = ["gram_entropy", "rounding_floor", "smaller_gram"]
 
 Normalization = Literal["raw", "maxEntropy", "logN", "logD", "logNlogD"]
-# Of the largest eigenvalue. Single ones are missed by up to 4e-7, in either direction: what is
-# common to all is far less.
-FLOAT32_ERROR = 1e-7
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 
 
 def check_alpha(alpha: float) -> float:
-    """α as a float; a ValueError if it is negative or not a number."""
+    """Return α as a float; raise a ValueError if it is negative or not a number."""
     alpha = float(alpha)
     if math.isnan(alpha) or alpha < 0:
         raise ValueError(f"alpha must be a number >= 0 (or inf), not {alpha}")
@@ -35,7 +32,7 @@ def check_alpha(alpha: float) -> float:
 
 
 def spectrum_entropy(eigenvalues: Tensor, alpha: float = 1.0) -> Tensor:
-    """S_α of spectra along the last dimension, in nats; they need not sum to one.
+    """Return S_α of spectra along the last dimension, in nats; they need not sum to one.
 
     Negative eigenvalues (rounding) are clamped to zero. A spectrum that is all zero has no entropy:
     its value is NaN, for the caller to count. For α < 1, where p^α lifts rounding up, an eigenvalue
@@ -70,7 +67,7 @@ def spectrum_entropy(eigenvalues: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def rounding_floor(eigenvalues: Tensor) -> Tensor:
-    """n·eps of the largest eigenvalue (..., 1): what is below comes from rounding."""
+    """Return n·eps of the largest eigenvalue (..., 1): what is below comes from rounding."""
     return (
         eigenvalues.shape[-1]
         * torch.finfo(eigenvalues.dtype).eps
@@ -78,21 +75,8 @@ def rounding_floor(eigenvalues: Tensor) -> Tensor:
     )
 
 
-def moved_by_rounding(function: Callable[[Tensor], Tensor], eigenvalues: Tensor) -> Tensor:
-    """How far a function of spectra (…, n) moves if a float32 solver misses every eigenvalue in the
-    same direction.
-
-    Small eigenvalues suffer most, and rounding that lifts or lowers all of them spreads or narrows
-    a spectrum the most.
-    """
-    step = FLOAT32_ERROR * eigenvalues.amax(-1, keepdim=True)
-    here = function(eigenvalues)
-    up, down = function(eigenvalues + step), function((eigenvalues - step).clamp(min=0))
-    return torch.maximum((up - here).abs(), (down - here).abs())
-
-
 def gram_entropy(gram: Tensor, alpha: float = 1.0, overwrite: bool = False) -> Tensor:
-    """S_α, in float64, of positive semidefinite matrices (..., n, n). α = 2 needs no eigenvalues.
+    """Return S_α, in float64, of positive semidefinite matrices (..., n, n). α = 2 needs no eigenvalues.
 
     `overwrite` allows the matrices to be destroyed, which saves a solver its copy.
     """
@@ -108,12 +92,12 @@ def gram_entropy(gram: Tensor, alpha: float = 1.0, overwrite: bool = False) -> T
 
 
 def smaller_gram(z: Tensor) -> Tensor:
-    """Z Zᵀ or Zᵀ Z, whichever is smaller: they share their nonzero eigenvalues."""
+    """Return Z Zᵀ or Zᵀ Z, whichever is smaller: they share their nonzero eigenvalues."""
     return z @ z.mT if z.shape[-2] <= z.shape[-1] else z.mT @ z
 
 
 def matrix_entropy(z: Tensor, alpha: float = 1.0, rows: RowPreparation = "raw") -> Tensor:
-    """S_α of matrices (..., N, D), in nats, computed in float64.
+    """Return S_α of matrices (..., N, D), in nats, computed in float64.
 
     >>> import torch
     >>> round(matrix_entropy(torch.eye(4)).item(), 6)  # orthonormal rows: log 4
@@ -123,20 +107,29 @@ def matrix_entropy(z: Tensor, alpha: float = 1.0, rows: RowPreparation = "raw") 
 
 
 def normalizer(normalization: Normalization, n: float, d: float) -> float:
-    """What an entropy of N rows in D dimensions is divided by; NaN where that is log 1 = 0 (not
-    defined).
+    """Return what an entropy of N rows in D dimensions is divided by; NaN where that is log 1 = 0
+    (not defined).
 
     >>> normalizer("raw", 10, 5)
     1.0
     """
+    return float(normalizers(normalization, np.array(n), d))
+
+
+def normalizers(normalization: Normalization, counts: np.ndarray, d: float) -> np.ndarray:
+    """Return the normalizer of each number of rows."""
     if normalization == "raw":
-        return 1.0
+        return np.ones(counts.shape)
     if normalization not in NORMALIZATIONS:
         raise ValueError(
             f"normalization must be one of {', '.join(NORMALIZATIONS)}, not {normalization!r}"
         )
-    log_n, log_d = math.log(n) if n > 0 else 0.0, math.log(d) if d > 0 else 0.0
-    by = {"maxEntropy": min(log_n, log_d), "logN": log_n, "logD": log_d, "logNlogD": log_n * log_d}[
-        normalization
-    ]
-    return by if by > 0 else math.nan
+    log_n = np.log(np.maximum(counts, 1))
+    log_d = np.full(counts.shape, math.log(max(d, 1)))
+    by = {
+        "maxEntropy": np.minimum(log_n, log_d),
+        "logN": log_n,
+        "logD": log_d,
+        "logNlogD": log_n * log_d,
+    }[normalization]
+    return np.where(by > 0, by, np.nan)

@@ -1,5 +1,5 @@
-"""How pooled vectors lie: intrinsic dimension (TwoNN), and anisotropy in two senses, the mean
-cosine between prompts and the share of the largest direction."""
+"""How pooled vectors lie: intrinsic dimension (TwoNN), and anisotropy, the mean cosine between
+prompts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,41 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.options import prepare_rows
-from layerscope.metrics.samples import PooledRows
+from layerscope.metrics.options import Options, prepare_rows
+from layerscope.metrics.vectors import SiteVectors, doubles
 
 
-class Anisotropy(Metric[PooledRows]):
-    """Mean cosine over all pairs of different prompts: (‖Σ u‖² − N) / (N (N − 1)), with u the unit
-    vectors.
+def estimate_anisotropy(site: SiteVectors, options: Options) -> Estimate:
+    """Return the mean cosine over all pairs of different prompts: (‖Σ u‖² − N) / (N (N − 1)), with
+    u the unit vectors. Vectors of length zero have no cosine and are left out.
 
-    >>> import torch
-    >>> round(Anisotropy().update(torch.ones(3, 2)).compute().value, 6)  # all the same direction
+    >>> round(estimate_anisotropy(SiteVectors(torch.ones(3, 2)), Options()).value, 6)
     1.0
     """
+    total = torch.zeros(site.width, dtype=torch.float64, device=site.rows.device)
+    n = 0
+    for block in doubles(site.rows):
+        unit = prepare_rows(block, "unit")
+        total += unit.sum(0)
+        n += int((unit != 0).any(-1).sum())
+    if n < 2:
+        return Estimate(math.nan, n, site.width, undefined=len(site))
+    value = (float(total @ total) - n) / (n * (n - 1))
+    cosines = torch.cat([_mean_cosines(block, total, n) for block in doubles(site.rows)])
+    # each pair is shared by two prompts: a U-statistic of order two
+    influence = 2 * (cosines.nan_to_num(value) - value) / n
+    return Estimate(value, n, site.width, influence.cpu().numpy(), undefined=len(site) - n)
 
-    info = MetricInfo(
+
+def _mean_cosines(block: Tensor, total: Tensor, n: int) -> Tensor:
+    """Return the mean cosine of each vector with all the others; NaN for one of length zero."""
+    unit = prepare_rows(block, "unit")
+    squares = unit.square().sum(-1)
+    return torch.where(squares > 0, (unit @ total - squares) / (n - 1), torch.nan)
+
+
+ANISOTROPY = Metric(
+    MetricInfo(
         name="anisotropy",
         title="Anisotropy",
         level="pooled",
@@ -33,41 +54,16 @@ class Anisotropy(Metric[PooledRows]):
         bounds_text="−1/(N − 1) to 1",
         citation="Ethayarajh 2019",
         main=False,
-    )
-
-    def estimate(self, data: PooledRows) -> Estimate:
-        """The mean cosine; vectors of length zero have none and are left out."""
-        total, n = torch.zeros(data.width, dtype=torch.float64, device=data.device), 0
-        for z in data.blocks():
-            unit = prepare_rows(z, "unit")
-            total += unit.sum(0)
-            n += int((unit != 0).any(-1).sum())
-        undefined = len(data) - n
-        if n < 2:
-            return Estimate(math.nan, n, data.width, undefined=len(data))
-        value = (float(total @ total) - n) / (n * (n - 1))
-        with_others = torch.cat(
-            [_cosines_with_others(prepare_rows(z, "unit"), total, n) for z in data.blocks()]
-        )
-        # each pair is shared by two prompts: a U-statistic of order two
-        influence = 2 * (with_others.nan_to_num(value) - value) / n
-        return Estimate(
-            value, n, data.width, data.to_canonical(influence.cpu().numpy()), undefined=undefined
-        )
-
-
-def _cosines_with_others(unit: torch.Tensor, total: torch.Tensor, n: int) -> torch.Tensor:
-    """Mean cosine of each vector with all the others; NaN for a vector of length zero."""
-    squares = unit.square().sum(-1)
-    return torch.where(squares > 0, (unit @ total - squares) / (n - 1), torch.nan)
-
+    ),
+    estimate=estimate_anisotropy,
+)
 
 _BLOCK = 1024
 
 
 def neighbor_ratios(rows: Tensor) -> Tensor:
-    """μ_i = r_2 / r_1 of each row (N, D); NaN where the nearest neighbor is at distance zero (a
-    duplicate).
+    """Return μ_i = r_2 / r_1 of each row (N, D); NaN where the nearest neighbor is at distance zero
+    (a duplicate).
 
     Distances are taken directly, not through inner products: those lose half the digits for near
     neighbors.
@@ -88,16 +84,29 @@ def neighbor_ratios(rows: Tensor) -> Tensor:
     return out
 
 
-class IntrinsicDimension(Metric[PooledRows]):
-    """TwoNN on the pooled vectors: d = (n − 1) / Σ log μ, the unbiased maximum-likelihood form.
+def estimate_intrinsic_dimension(site: SiteVectors, options: Options) -> Estimate:
+    """Return TwoNN's dimension, d = (n − 1) / Σ log μ, the unbiased maximum-likelihood form.
+    Duplicates have no ratio and are left out.
 
-    >>> import torch
     >>> plane = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0)) @ torch.randn(2, 20)
-    >>> 1.8 < IntrinsicDimension().update(plane).compute().value < 2.2
+    >>> 1.8 < estimate_intrinsic_dimension(SiteVectors(plane), Options()).value < 2.2
     True
     """
+    count = len(site)
+    if count < 3:
+        return Estimate(math.nan, count, site.width, undefined=count)
+    logs = neighbor_ratios(site.rows.double()).log().cpu().numpy()
+    known = logs[np.isfinite(logs)]
+    n, total = len(known), float(known.sum())
+    if n < 3 or total <= 0:
+        return Estimate(math.nan, n, site.width, undefined=count)
+    value = (n - 1) / total
+    influence = -value * (known - total / n) / total
+    return Estimate(value, n, site.width, influence, undefined=count - n)
 
-    info = MetricInfo(
+
+INTRINSIC_DIMENSION = Metric(
+    MetricInfo(
         name="intrinsic_dimension",
         title="Intrinsic dimension",
         level="pooled",
@@ -107,18 +116,6 @@ class IntrinsicDimension(Metric[PooledRows]):
         bounds_text="above 0",
         citation="Facco et al. 2017 (TwoNN); Denti et al. 2022 (its estimator)",
         main=False,
-    )
-
-    def estimate(self, data: PooledRows) -> Estimate:
-        """The dimension; duplicates have no ratio and are left out."""
-        if len(data) < 3:
-            return Estimate(math.nan, len(data), data.width, undefined=len(data))
-        logs = neighbor_ratios(data.all()).log().cpu().numpy()
-        defined = np.isfinite(logs)
-        n, total = int(defined.sum()), float(logs[defined].sum())
-        undefined = len(data) - n
-        if n < 3 or total <= 0:
-            return Estimate(math.nan, n, data.width, undefined=len(data))
-        value = (n - 1) / total
-        influence = -value * (logs[defined] - total / n) / total
-        return Estimate(value, n, data.width, influence, undefined=undefined)
+    ),
+    estimate=estimate_intrinsic_dimension,
+)

@@ -32,20 +32,20 @@ _LARGEST_DRAWN = 5000
 
 @lru_cache(maxsize=4)
 def _weights(n: int, seed: int) -> np.ndarray:
-    """Multinomial weights minus one, (resamples, n)."""
+    """Return multinomial weights minus one, (resamples, n)."""
     rng = np.random.default_rng([seed, n])
     counts = rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
     return counts.astype(np.float32) - 1
 
 
 def interval(estimate: Estimate, seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of an estimate; (NaN, NaN) where it has none (fewer than two prompts, or no
+    """Return the 95 % interval of an estimate; (NaN, NaN) where it has none (fewer than two prompts, or no
     value)."""
     return many_intervals([estimate], seed)[0]
 
 
 def many_intervals(estimates: Sequence[Estimate], seed: int = 0) -> list[tuple[float, float]]:
-    """The 95 % intervals of several estimates: resamples of the same prompts are drawn once for all
+    """Return the 95 % intervals of several estimates: resamples of the same prompts are drawn once for all
     of them."""
     out = [(math.nan, math.nan)] * len(estimates)
     by_count: dict[int, list[int]] = defaultdict(list)
@@ -59,20 +59,16 @@ def many_intervals(estimates: Sequence[Estimate], seed: int = 0) -> list[tuple[f
         elif estimate.influence is not None and len(estimate.influence) >= 2:
             by_count[len(estimate.influence)].append(i)
     for n, group in by_count.items():
-        for some in (
-            [group] if n <= _LARGEST_DRAWN else [[i] for i in group]
-        ):  # of many prompts, one estimate at a time
-            for i, low, high in zip(
-                some, *_shifts([estimates[i] for i in some], n, seed), strict=True
-            ):
-                if not math.isnan(low):
-                    out[i] = estimates[i].value + low, estimates[i].value + high
+        lows, highs = _shifts([estimates[i] for i in group], n, seed)
+        for i, low, high in zip(group, lows, highs, strict=True):
+            if not math.isnan(low):
+                out[i] = estimates[i].value + low, estimates[i].value + high
     return out
 
 
 def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float]]:
-    """How far resampling n prompts moves each of some estimates down and up; NaN where an influence
-    is not finite."""
+    """Return how far resampling n prompts moves each estimate down and up; NaN where an influence is
+    not finite."""
     g = np.stack([estimate.influence for estimate in estimates if estimate.influence is not None])
     usable = np.isfinite(g).all(1)
     # The bootstrap's variance is (n − 1)/n of the sample's: undo that, it shows for a handful of
@@ -97,10 +93,9 @@ def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float
 
 
 def _student(df: int | None) -> float:
-    """The 97.5 % quantile of Student's t; the normal one where the degrees of freedom are many or
+    """Return the 97.5 % quantile of Student's t; the normal one where the degrees of freedom are many or
     not known."""
     if df is None or df > _MOST_DF:
         return Z95
-    return (
-        round(student_quantile(0.975, df), 4) if df >= 1 else math.nan
-    )  # four digits, as in runs that are already stored
+    # four digits, as in runs that are already stored
+    return round(student_quantile(0.975, df), 4) if df >= 1 else math.nan

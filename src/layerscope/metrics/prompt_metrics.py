@@ -1,31 +1,25 @@
 """Metrics of one prompt's tokens, averaged over prompts: entropy, curvature, how long the states
-are, and the sink."""
+are, and the sink.
+
+A profile computes all but the state norm together, from one Gram matrix per prompt
+(`capture.reduce`), to the same values.
+"""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.metrics.base import Estimate, MetricInfo, PromptMean, mean_over_prompts
-from layerscope.metrics.entropy import NORMALIZATIONS, Normalization, normalizer
-from layerscope.metrics.samples import PromptValues
+from layerscope.metrics.base import Metric, MetricInfo
+from layerscope.metrics.entropy import NORMALIZATIONS
+from layerscope.metrics.options import Options
 from layerscope.metrics.tokens.measures import curvatures, prompt_entropies
 from layerscope.metrics.tokens.norms import find_sink, token_norms
 
-
-class PromptEntropy(PromptMean):
-    """How many directions the tokens of one prompt spread over.
-
-    >>> import torch
-    >>> metric = PromptEntropy().update(torch.eye(3).unsqueeze(0))
-    >>> round(metric.compute().value, 4)  # three centered, orthogonal tokens span a plane: log 2
-    0.6931
-    """
-
-    info = MetricInfo(
+PROMPT_ENTROPY = Metric(
+    MetricInfo(
         name="prompt_entropy",
         title="Prompt entropy",
         level="tokens",
@@ -40,36 +34,27 @@ class PromptEntropy(PromptMean):
         heading="prompt\nentropy",
         order=10,
         compare_sinks=True,
-    )
-
-    fused = "entropy_{}"
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        return prompt_entropies(states, mask, self.options)
-
-    def normalized(
-        self, data: PromptValues, raw: Estimate, normalization: Normalization
-    ) -> Estimate:
-        """Each prompt by its own number of tokens, then the mean."""
-        values, (sizes, which) = data.ordered()[0], data.sizes()
-        by = np.array([normalizer(normalization, int(t), data.width or 0) for t in sizes])
-        return mean_over_prompts(values / by[which], data.width or 0)
+    ),
+    measure=prompt_entropies,
+)
 
 
-class Curvature(PromptMean):
-    """Mean angle, in radians, between successive differences v_k = z_{k+1} − z_k of one prompt's
-    states.
+def measure_curvature(states: Tensor, mask: Tensor, options: Options) -> Tensor:
+    """Return the mean angle, in radians, between successive differences v_k = z_{k+1} − z_k of each
+    prompt's states.
 
-    Prompts of fewer than three tokens have none: they are counted as undefined. Differences of
-    length zero are left out.
+    Prompts of fewer than three tokens have none. Differences of length zero are left out.
 
-    >>> import torch
     >>> corner = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]])
-    >>> round(Curvature().update(corner).compute().value, 4)  # a right angle
+    >>> mask = torch.ones(1, 3, dtype=torch.bool)
+    >>> round(measure_curvature(corner, mask, Options()).item(), 4)  # a right angle
     1.5708
     """
+    return curvatures(states, mask, options.curvature_absolute)[0]
 
-    info = MetricInfo(
+
+CURVATURE = Metric(
+    MetricInfo(
         name="curvature",
         title="Curvature",
         level="tokens",
@@ -82,27 +67,28 @@ class Curvature(PromptMean):
         core=True,
         heading="curv-\nature",
         order=20,
-    )
-
-    fused = "curvature_{}"
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        return curvatures(states, mask, self.options.curvature_absolute)[0]
+    ),
+    measure=measure_curvature,
+)
 
 
-class StateNorm(PromptMean):
-    """Mean length of a prompt's token states without the final norm; `drop` leaves out the token
-    with the largest.
+def measure_state_norm(states: Tensor, mask: Tensor, options: Options) -> Tensor:
+    """Return the mean length of each prompt's token states; a prompt without a token has none.
 
     Each block adds to the residual stream, so that it grows with depth, and what a block adds
     weighs less and less.
 
-    >>> import torch
-    >>> StateNorm().update(torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])).compute().value
+    >>> states = torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])
+    >>> measure_state_norm(states, torch.ones(1, 2, dtype=torch.bool), Options()).item()
     3.0
     """
+    norms = torch.where(mask, token_norms(states), 0.0)
+    count = mask.sum(-1)
+    return torch.where(count > 0, norms.sum(-1) / count.clamp(min=1), torch.nan)
 
-    info = MetricInfo(
+
+STATE_NORM = Metric(
+    MetricInfo(
         name="state_norm",
         title="State norm",
         level="tokens",
@@ -117,25 +103,28 @@ class StateNorm(PromptMean):
         compare_sinks=True,
         by_default=False,
         main=False,
-    )
-
-    before_final_norm = True
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """The mean over each prompt's tokens; a prompt without a token has none."""
-        norms = torch.where(mask, token_norms(states), 0.0)
-        count = mask.sum(-1)
-        return torch.where(count > 0, norms.sum(-1) / count.clamp(min=1), torch.nan)
+    ),
+    measure=measure_state_norm,
+    before_final_norm=True,
+)
 
 
-_SOURCE = "Sun et al. 2024 (massive activations); Xiao et al. 2024 (attention sinks)"
+def measure_sink_ratio(states: Tensor, mask: Tensor, options: Options) -> Tensor:
+    """Return the norm of each prompt's largest token over the median norm of its tokens."""
+    return find_sink(states, mask).ratio
 
 
-class SinkRatio(PromptMean):
-    """Norm of a prompt's largest token over the median norm of its tokens, on states without the
-    final norm."""
+def measure_sink_first(states: Tensor, mask: Tensor, options: Options) -> Tensor:
+    """Return 1 where the largest token is the first real one, else 0."""
+    first = mask.to(torch.uint8).argmax(-1)
+    share = (find_sink(states, mask).position == first).double()
+    return torch.where(mask.any(-1), share, torch.nan)
 
-    info = MetricInfo(
+
+_CITATION = "Sun et al. 2024 (massive activations); Xiao et al. 2024 (attention sinks)"
+
+SINK_RATIO = Metric(
+    MetricInfo(
         name="sink_ratio",
         title="Sink ratio",
         level="tokens",
@@ -143,22 +132,17 @@ class SinkRatio(PromptMean):
         higher_means="one token is that many times larger than the median token",
         bounds=lambda n, d, o: (1.0, math.inf),
         bounds_text="at least 1",
-        citation=_SOURCE,
+        citation=_CITATION,
         order=80,
         log_scale=True,
         heading="sink\nratio",
-    )
+    ),
+    measure=measure_sink_ratio,
+    before_final_norm=True,
+)
 
-    fused = "sink_ratio"
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        return find_sink(states, mask).ratio
-
-
-class SinkFirst(PromptMean):
-    """Share of prompts whose largest token is the first one."""
-
-    info = MetricInfo(
+SINK_FIRST = Metric(
+    MetricInfo(
         name="sink_first",
         title="Sink at token 0",
         level="tokens",
@@ -166,18 +150,9 @@ class SinkFirst(PromptMean):
         higher_means="the largest token is more often the first one",
         bounds=lambda n, d, o: (0.0, 1.0),
         bounds_text="0 to 1",
-        citation=_SOURCE,
+        citation=_CITATION,
         main=False,
-    )
-
-    fused = "sink_position"
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """1 where the largest token is the first real one."""
-        first = mask.to(torch.uint8).argmax(-1)
-        share = (find_sink(states, mask).position == first).double()
-        return torch.where(mask.any(-1), share, torch.nan)
-
-    def from_field(self, values: np.ndarray) -> np.ndarray:
-        """1 where the sink is the first token; its position is what is kept."""
-        return (values == 0).astype(float)
+    ),
+    measure=measure_sink_first,
+    before_final_norm=True,
+)

@@ -4,40 +4,41 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import math
+import pkgutil
 from collections.abc import Callable, Iterable
-from types import CodeType, FunctionType
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from layerscope.core.formatting import split_names
 from layerscope.core.plugins import PluginError, Registry
-from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
+from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.options import Options
+from layerscope.metrics.vectors import SiteVectors
 
 __all__ = ["is_plugin"]
 
-M = TypeVar("M", bound=type[Metric[Any]])
-MetricName = str | type[Metric[Any]] | Callable[..., Any]
-"""What a user may ask for: a metric's name, its class, or a function of states."""
+PromptFunction = Callable[..., Any]
+MetricName = str | Metric | PromptFunction
+"""What a user may ask for: a metric's name, a metric, or a function of states."""
 
 
-def _is_metric(thing: Any) -> bool:
-    return (
-        isinstance(thing, type)
-        and issubclass(thing, Metric)
-        and isinstance(vars(thing).get("info"), MetricInfo)
-    )
+def _is_metric(thing: object) -> bool:
+    return isinstance(thing, Metric)
 
 
-def _metrics_in(module: Any) -> list[type[Metric[Any]]]:
-    things = list(getattr(module, "__dict__", {}).values())
-    return [thing for thing in things if _is_metric(thing) and thing.__module__ == module.__name__]
+def _metrics_in(module: ModuleType) -> list[Metric]:
+    return [thing for thing in vars(module).values() if isinstance(thing, Metric)]
 
 
-REGISTRY: Registry[type[Metric[Any]]] = Registry(
+REGISTRY: Registry[Metric] = Registry(
     "metric",
     "layerscope.metrics",
     name=lambda metric: metric.info.name,
@@ -48,207 +49,223 @@ REGISTRY: Registry[type[Metric[Any]]] = Registry(
 )
 
 
-def register(metric: M) -> M:
-    """Class decorator: register a metric in this process. Metrics in this folder or from entry
-    points do not need it."""
-    REGISTRY.add(metric)
-    return metric
+def register(metric: Metric) -> Metric:
+    """Make a metric known in this process. Metrics in this folder or from entry points do not need
+    it."""
+    return REGISTRY.add(metric)
 
 
-def metrics() -> dict[str, type[Metric[Any]]]:
-    """Every known metric by name: the paper's first, then the others."""
+def metrics() -> dict[str, Metric]:
+    """Return every known metric by name: the paper's first, then the others."""
     return dict(sorted(REGISTRY.all().items(), key=lambda item: (not item[1].info.core, item[0])))
 
 
-def get_metric(name: str) -> type[Metric[Any]]:
-    """The class of a metric. An unknown name raises an error that suggests the nearest one."""
+def get_metric(name: str) -> Metric:
+    """Return the metric of a name. An unknown name raises an error that suggests the nearest
+    one."""
     return REGISTRY.get(name)
 
 
 def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
-    """Metric names from a user's list, or from names with commas.
+    """Return metric names from a user's list, or from names with commas.
 
-    `all` (or None) is every metric that is measured by default, `paper` the paper's own.
-
-    A metric's class or a plain function may stand for a name; it is registered in this process (see
+    `all` (or None) is every metric that is measured by default, `paper` the paper's own. A metric
+    or a plain function may stand for a name; it is registered in this process (see
     `metric_of_function`).
     """
-    given: Iterable[MetricName]
+    requested: Iterable[MetricName]
     if isinstance(names, str):
-        given = split_names(names)
-    elif names is None or callable(names):
-        given = ["all" if names is None else names]
+        requested = split_names(names)
+    elif names is None:
+        requested = ["all"]
+    elif isinstance(names, Metric) or callable(names):
+        requested = [names]
     else:
-        given = names
+        requested = names
     known = metrics()
-    wanted: list[str] = []
-    for name in given:
-        if not isinstance(name, str):
-            made: Any = name if _is_metric(name) else metric_of_function(name)
-            wanted.append(register(made).info.name)
+    expanded: list[str] = []
+    for name in requested:
+        if isinstance(name, Metric):
+            expanded.append(register(name).info.name)
+        elif not isinstance(name, str):
+            expanded.append(register(metric_of_function(name)).info.name)
         elif name == "all":
-            wanted += [n for n, m in known.items() if m.info.by_default and not is_function(m)]
+            expanded += [n for n, metric in known.items() if metric.info.by_default]
         elif name == "paper":
-            wanted += [n for n, m in known.items() if m.info.core]
+            expanded += [n for n, metric in known.items() if metric.info.core]
         else:
-            get_metric(name)
-            wanted.append(name)
-    return list(dict.fromkeys(wanted))
+            expanded.append(get_metric(name).info.name)
+    return list(dict.fromkeys(expanded))
 
 
-class FunctionMetric(PromptMean):
-    """The mean over prompts of what a user's function gives. Asked for by the function, never by
-    `all`."""
-
-    function: FunctionType
-    takes_mask: bool
-
-    def measure(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """One value per prompt: from the whole batch, or prompt by prompt from the states without
-        padding."""
-        function = type(self).function
-        if self.takes_mask:
-            return function(states, mask)
-        return torch.tensor(
-            [self._number(function(rows[real])) for rows, real in zip(states, mask, strict=True)]
-        )
-
-    def _number(self, value: Any) -> float:
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError):
-            raise PluginError(
-                f"metric {self.info.name!r}: the function is given the states (tokens, width) of one prompt and must return one "
-                f"number; it returned {_in_words(value)}."
-            ) from None
-
-
-def _in_words(value: Any) -> str:
-    is_tensor = isinstance(value, torch.Tensor)
-    return f"a tensor of shape {tuple(value.shape)}" if is_tensor else type(value).__name__
-
-
-def is_function(metric: type[Metric[Any]]) -> bool:
-    """Whether a metric is a user's function, which is measured where it is named and nowhere
-    else."""
-    return issubclass(metric, FunctionMetric)
-
-
-def metric_of_function(function: Any) -> type[FunctionMetric]:
-    """A plain function as a metric under its own name, which is the mean over prompts of what it
-    returns.
+def metric_of_function(function: object) -> Metric:
+    """Return a plain function as a metric under its own name: the mean over prompts of its result.
 
     A function of one argument is given the token states (tokens, width) of one prompt and returns a
-    number; one of two is given a batch, `(states, mask)`, and returns a number per prompt.
+    number; one of two is given a batch, `(states, mask)`, and returns a number per prompt. `all`
+    does not include it.
     """
     if not isinstance(function, FunctionType) or not function.__name__.isidentifier():
         raise PluginError(
-            f"{function!r} is not a metric: give a name, a metric's class, or a function with a name of its own "
-            "(def my_metric(states): …)."
+            f"{function!r} is not a metric: give a name, a Metric, or a function with a name of its "
+            "own (def my_metric(states): …)."
         )
     name = function.__name__
-    needed = [
-        one
-        for one in inspect.signature(function).parameters.values()
-        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    arguments = [
+        argument
+        for argument in inspect.signature(function).parameters.values()
+        if argument.default is argument.empty
+        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
     ]
-    if len(needed) not in (1, 2):
+    if len(arguments) not in (1, 2):
         raise PluginError(
-            f"metric {name!r}: the function takes {len(needed)} arguments; it must take the states of one prompt, or "
-            "(states, mask) of a batch."
+            f"metric {name!r}: the function takes {len(arguments)} arguments; it must take the "
+            "states of one prompt, or (states, mask) of a batch."
         )
     info = MetricInfo(
-        name=name, title=name.replace("_", " ").capitalize(), level="tokens", unit="", citation="",
-        higher_means=f"{name} is larger", bounds=lambda n, d, o: (-math.inf, math.inf), bounds_text="not known",
-    )  # fmt: skip
-    members = {
-        "function": staticmethod(function),
-        "takes_mask": len(needed) == 2,
-        "info": info,
-        "__doc__": function.__doc__,
-    }
-    made: type[FunctionMetric] = type(name, (FunctionMetric,), members)
-    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
-    return made
+        name=name,
+        title=name.replace("_", " ").capitalize(),
+        level="tokens",
+        unit="",
+        higher_means=f"{name} is larger",
+        bounds=_unknown_bounds,
+        bounds_text="not known",
+        citation="",
+        by_default=False,
+    )
+    place = f"{function.__module__}.{function.__qualname__}"
+    return Metric(info, measure=FunctionMeasure(place, len(arguments) == 2, function))
+
+
+def _unknown_bounds(n: int, d: int, options: Options) -> tuple[float, float]:
+    return -math.inf, math.inf
+
+
+@dataclass(frozen=True)
+class FunctionMeasure:
+    """The `measure` of a user's function. Two functions of one place are the same metric."""
+
+    place: str
+    takes_mask: bool
+    function: FunctionType = field(compare=False)
+
+    def __call__(self, states: Tensor, mask: Tensor, options: Options) -> Tensor:
+        """Return one value per prompt: from the whole batch, or prompt by prompt from the states
+        without padding."""
+        if self.takes_mask:
+            values: Tensor = self.function(states, mask)
+            return values
+        numbers = [
+            _as_number(self.function.__name__, self.function(rows[real]))
+            for rows, real in zip(states, mask, strict=True)
+        ]
+        return torch.tensor(numbers)
+
+
+def _as_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise PluginError(
+            f"metric {name!r}: the function is given the states (tokens, width) of one prompt and "
+            f"must return one number; it returned {_in_words(value)}."
+        ) from None
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return type(value).__name__
 
 
 def _code_digest(function: FunctionType) -> str:
-    """What tells two functions of one name apart, so that a run is not resumed with another one."""
+    """Return what tells two functions of one name apart, so that a run is not resumed with another
+    one."""
 
-    def told(thing: Any) -> str:
+    def describe(thing: object) -> str:
         if isinstance(thing, CodeType):
-            return f"{thing.co_code.hex()} {thing.co_names} {[told(inner) for inner in thing.co_consts]}"
-        return (
-            repr(thing)
-            if isinstance(thing, (int, float, str, bytes, tuple, type(None)))
-            else type(thing).__name__
-        )
+            constants = [describe(inner) for inner in thing.co_consts]
+            return f"{thing.co_code.hex()} {thing.co_names} {constants}"
+        is_plain = isinstance(thing, (int, float, str, bytes, tuple, type(None)))
+        return repr(thing) if is_plain else type(thing).__name__
 
-    closed = [told(cell.cell_contents) for cell in function.__closure__ or ()]
-    parts = [told(function.__code__), *map(told, function.__defaults__ or ()), *closed]
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
+    closed = [cell.cell_contents for cell in function.__closure__ or ()]
+    parts = [function.__code__, *(function.__defaults__ or ()), *closed]
+    return hashlib.sha256("|".join(map(describe, parts)).encode()).hexdigest()[:12]
 
 
 def in_reading_order(names: Iterable[str]) -> list[str]:
-    """Metric names as tables and figures show them; names that are not metrics here (of a published
-    table, say) come last."""
+    """Return metric names as tables and figures show them; names that are not metrics here (of a
+    published table, say) come last."""
     known = REGISTRY.all()
-    return sorted(
-        dict.fromkeys(names),
-        key=lambda name: (known[name].info.order, name) if name in known else (math.inf, name),
-    )
+
+    def place(name: str) -> tuple[float, str]:
+        return (known[name].info.order if name in known else math.inf), name
+
+    return sorted(dict.fromkeys(names), key=place)
 
 
 def main_metrics(names: Iterable[str] | None = None) -> list[str]:
-    """The metrics among `names` (every known one if None) that are shown where there is no room for
-    all, in reading order."""
+    """Return the metrics among `names` (every known one if None) that are shown where there is no
+    room for all, in reading order."""
     known = REGISTRY.all()
-    return [
-        name
-        for name in in_reading_order(known if names is None else names)
-        if name in known and known[name].info.main
-    ]
+    ordered = in_reading_order(known if names is None else names)
+    return [name for name in ordered if name in known and known[name].info.main]
 
 
 def metric_title(name: str, sink: str = "keep") -> str:
-    """What a metric is called in titles and tables; its name where it is not a metric here."""
+    """Return what a metric is called in titles and tables; its name where it is not a metric
+    here."""
     known = REGISTRY.all()
     title = known[name].info.title if name in known else name.replace("_", " ")
     return title + (", sink dropped" if sink == "drop" else "")
 
 
 def on_log_scale(name: str) -> bool:
-    """Whether a metric is drawn on a logarithmic axis."""
+    """Return True for a metric that is drawn on a logarithmic axis."""
     known = REGISTRY.all()
     return name in known and known[name].info.log_scale
 
 
 def shown_series(names: Iterable[str]) -> list[tuple[str, str]]:
-    """The main metrics among `names` with their sink settings, as tables by layer and panels show
-    them."""
+    """Return the main metrics among `names` with their sink settings, as tables by layer and panels
+    show them."""
     known = REGISTRY.all()
-    return [
-        (name, sink)
-        for name in main_metrics(names)
-        for sink in ("keep", *["drop"] * known[name].info.compare_sinks)
+    series = []
+    for name in main_metrics(names):
+        series.append((name, "keep"))
+        if known[name].info.compare_sinks:
+            series.append((name, "drop"))
+    return series
+
+
+def is_plugin(metric: Metric) -> bool:
+    """Return True for a metric from outside this package."""
+    return metric.info.name not in _built_in_names()
+
+
+@cache
+def _built_in_names() -> frozenset[str]:
+    folder = importlib.import_module("layerscope.metrics")
+    modules = [
+        importlib.import_module(f"layerscope.metrics.{module.name}")
+        for module in pkgutil.iter_modules(folder.__path__)
     ]
+    return frozenset(metric.info.name for module in modules for metric in _metrics_in(module))
 
 
-def is_plugin(metric: type[Metric[Any]]) -> bool:
-    """Whether a metric comes from outside this package."""
-    return not metric.__module__.startswith("layerscope.metrics.")
-
-
-def origin(metric: type[Metric[Any]]) -> str:
-    """Where a metric from outside comes from, for the manifest and the run's key: its class, its
-    package and version."""
+def origin(metric: Metric) -> str:
+    """Return where a metric from outside comes from, for the manifest and the run's key: its
+    function, its package and version."""
+    function: Any = metric.estimate if metric.measure is None else metric.measure
+    if isinstance(function, FunctionMeasure):
+        return f"{function.place} (code {_code_digest(function.function)})"
+    name = getattr(function, "__qualname__", type(function).__qualname__)
     source = REGISTRY.source(metric.info.name)
-    if issubclass(metric, FunctionMetric):
-        source = f"code {_code_digest(metric.function)}"
-    return f"{metric.__module__}.{metric.__qualname__}" + (f" ({source})" if source else "")
+    return f"{function.__module__}.{name}" + (f" ({source})" if source else "")
 
 
-def check_plugin(metric: type[Metric[Any]], options: Options) -> None:
+def check_plugin(metric: Metric, options: Options) -> None:
     """Try a metric from outside on small random samples: what is wrong with it is better known
     before a model is run."""
     info = metric.info
@@ -260,20 +277,16 @@ def check_plugin(metric: type[Metric[Any]], options: Options) -> None:
         raise PluginError(
             f'metric {info.name!r}: sinks must be ("keep",), or ("keep", "drop") for a token metric.'
         )
+    needed = "measure" if info.level == "tokens" else "estimate"
+    if (metric.measure is None) == (needed == "measure"):
+        raise PluginError(f"metric {info.name!r} is of level {info.level}: it needs {needed}=.")
     generator = torch.Generator().manual_seed(0)
     try:
-        made = metric(options)
-        if isinstance(made, PromptMean):
-            _try_prompts(made, generator)
-            return
-        if info.level == "tokens":
-            raise PluginError(
-                f"metric {info.name!r} is a token metric: derive it from layerscope.metrics.PromptMean."
-            )
-        data = made.new_data()
-        shape = (24, 16) if info.level == "pooled" else (24, 2, 16)
-        data.update(torch.randn(shape, generator=generator))
-        _check_estimate(info, made.estimate(data))
+        if metric.measure is not None:
+            _try_prompts(metric, options, generator)
+        elif metric.estimate is not None:
+            views = torch.randn((24, 2, 16), generator=generator)
+            _check_estimate(info, metric.estimate(SiteVectors(views[:, 0], views), options))
     except PluginError:
         raise
     except Exception as error:
@@ -282,11 +295,11 @@ def check_plugin(metric: type[Metric[Any]], options: Options) -> None:
         ) from error
 
 
-def _try_prompts(metric: PromptMean, generator: torch.Generator) -> None:
+def _try_prompts(metric: Metric, options: Options, generator: torch.Generator) -> None:
     states = torch.randn((3, 24, 16), generator=generator)
     mask = torch.arange(24).expand(3, -1) < torch.tensor([[24], [20], [17]])
     name = metric.info.name
-    values = checked_values(metric, metric.measure(states, mask), 3)
+    values = measured_values(metric, states, mask, options)
     if bool(torch.isnan(values).any()):
         raise PluginError(
             f"metric {name!r}: measure gives NaN for ordinary states (17 to 24 tokens of width 16). "
@@ -294,36 +307,36 @@ def _try_prompts(metric: PromptMean, generator: torch.Generator) -> None:
         )
     if bool(torch.isinf(values).any()):
         raise PluginError(f"metric {name!r}: measure gives infinite values for ordinary states.")
-    padded = checked_values(
-        metric, metric.measure(torch.where(mask.unsqueeze(-1), states, 100.0), mask), 3
-    )
+    filled = torch.where(mask.unsqueeze(-1), states, 100.0)
+    padded = measured_values(metric, filled, mask, options)
     if not torch.allclose(values, padded, rtol=1e-4, atol=1e-6):
         raise PluginError(
             f"metric {name!r}: measure reads padding. Leave out the tokens where `mask` is False."
         )
 
 
-def checked_values(metric: PromptMean, values: Any, prompts: int) -> torch.Tensor:
-    """What `measure` returned, float64; an error that names the metric unless it is one number per
-    prompt."""
-    if (
-        not isinstance(values, torch.Tensor)
-        or tuple(values.shape) != (prompts,)
-        or values.is_complex()
-    ):
+def measured_values(metric: Metric, states: Tensor, mask: Tensor, options: Options) -> Tensor:
+    """Return what `measure` gives, float64; an error that names the metric unless it is one number
+    per prompt."""
+    assert metric.measure is not None
+    values: object = metric.measure(states, mask, options)
+    prompts = len(states)
+    if not isinstance(values, Tensor) or tuple(values.shape) != (prompts,) or values.is_complex():
         raise PluginError(
-            f"metric {metric.info.name!r}: measure must return one real number per prompt, a tensor of shape ({prompts},) here; "
-            f"it returned {_in_words(values)}."
+            f"metric {metric.info.name!r}: measure must return one real number per prompt, a tensor "
+            f"of shape ({prompts},) here; it returned {_in_words(values)}."
         )
     return values.detach().double()
 
 
-def _check_estimate(info: MetricInfo, estimate: Any) -> None:
+def _check_estimate(info: MetricInfo, estimate: object) -> None:
     if not isinstance(estimate, Estimate):
         raise PluginError(
-            f"metric {info.name!r}: estimate must return an Estimate, not {type(estimate).__name__}."
+            f"metric {info.name!r}: estimate must return an Estimate, not "
+            f"{type(estimate).__name__}."
         )
     if not math.isfinite(estimate.value):
         raise PluginError(
-            f"metric {info.name!r}: estimate gives {estimate.value} for 24 random vectors of width 16."
+            f"metric {info.name!r}: estimate gives {estimate.value} for 24 random vectors of width "
+            "16."
         )

@@ -27,8 +27,8 @@ __all__ = ["PreparedRows", "ShardEncoder", "index_on", "make_reducer"]
 
 
 def make_reducer(model: LoadedModel, sites: Sequence[Site], config: ProfileConfig) -> Reducer:
-    """What reduces a model's states to what the chosen metrics need."""
-    metrics = [get_metric(name)(config.options) for name in config.metrics]
+    """Return what reduces a model's states to what the chosen metrics need."""
+    metrics = [get_metric(name) for name in config.metrics]
     return Reducer.of(model.anatomy, sites, config.final_norm, config.options, metrics)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from layerscope.data.items import is_items
 from layerscope.data.kinds import open_items, setting_names
 from layerscope.engines import Engine
 from layerscope.forward import Plan, choose_shard_size, make_plan
-from layerscope.metrics import Options
+from layerscope.metrics import Options, get_metric
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.profiling.config import make_config
@@ -36,19 +36,27 @@ from layerscope.profiling.encode import (
 )
 from layerscope.profiling.mapping import map_of_profile
 from layerscope.profiling.run import Profile
-from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
+from layerscope.profiling.tables import (
+    Numbers,
+    ProfileTable,
+    SiteEstimator,
+    gather_numbers,
+    make_table,
+    measure_sites,
+    prompt_table,
+)
 from layerscope.progress import Progress
 from layerscope.spectra import faster, solvers_used
-from layerscope.store import RunFolder, Shard, ShardStore, atomic
+from layerscope.store import RunFolder, Shard, ShardStore
 from layerscope.store.folder import Session
 from layerscope.version import VERSION
 
 __all__ = ["DEFAULT_DATA"]
 
 
-def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]:
+def _warnings(task: ProfileTask, plan: Plan, measured: ProfileTable) -> list[str]:
     kind = task.items.kind
-    out = [*builder.warnings, *task.items.warnings(), *task.reader.warnings()]
+    out = [*measured.warnings, *task.items.warnings(), *task.reader.warnings()]
     cut = int(plan.truncated.sum())
     if cut:
         out.append(f"{cut} of {plan.n_prompts} {kind} were cut to {plan.max_length} tokens.")
@@ -65,7 +73,7 @@ def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]
             f"LiDAR: {n} prompts × {views} views span fewer than the {task.model.width} dimensions, so its value "
             "depends on δ. Use more prompts or views."
         )
-    for metric, sites in builder.undefined.items():
+    for metric, sites in measured.undefined.items():
         out.append(
             f"{metric} is undefined for up to {max(sites.values())} of {n} prompts; they are left out of it."
         )
@@ -166,9 +174,7 @@ def profile(
             if fits_on_device(job.model.device, vectors, job.model.width):
                 return job.run(MemoryStore(), asked.bar)  # nothing goes to disk and back
             with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
-                run = job.run(ShardStore(Path(scratch)), asked.bar)
-                _ = run.prompts  # read while the scratch folder is there
-                return run
+                return job.run(ShardStore(Path(scratch)), asked.bar)
 
 
 def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> str:
@@ -233,26 +239,28 @@ class Job(ProfileTask):
         # order
         shards = [Shard(numbers, store.vectors(i), {}) for i, numbers in enumerate(plan.shards)]
 
-        def gather() -> PromptNumbers:
+        def read_numbers() -> Numbers:
             nonlocal encoded
-            if isinstance(store, ShardStore):
-                return PromptNumbers.gathered(
-                    store, plan.shards, atomic.part_of(store.folder / "numbers.bin")
-                )
-            finished = [
-                replace(store.read(i), prompts=numbers) for i, numbers in enumerate(plan.shards)
-            ]
+            finished = [store.read(i) for i in range(len(plan.shards))]
             encoded = time.perf_counter()  # a GPU may have been at its last passes
-            return PromptNumbers.of(finished)
+            return gather_numbers(finished)
 
-        builder = TableBuilder(self.config, self.sites, plan, self.model.width, self.metrics_device)
+        metrics = [get_metric(name) for name in self.config.metrics]
+        estimator = SiteEstimator(
+            metrics, self.config.options, plan, shards, read_numbers, self.model.width
+        )
         bar.begin("metrics|sites", len(self.sites))
-        table = builder.build(shards, bar.advance, gather)
+        faster_metrics = faster.on(self.metrics_device)
+        if faster_metrics is None:
+            values = measure_sites(estimator, len(self.sites))
+        else:
+            values = faster_metrics.measure_sites(estimator, len(self.sites), self.metrics_device)
+        measured = make_table(estimator, self.sites, values, bar.advance)
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
         run = Profile(
-            table,
-            self.manifest(plan, builder, facts, seconds),
-            PromptTable(self.sites, plan, builder.numbers),
+            measured.table,
+            self.manifest(plan, measured, facts, seconds),
+            prompt_table(self.sites, plan, estimator.prompts, estimator.numbers),
         )
         if self.map:
             made = map_of_profile(
@@ -262,7 +270,7 @@ class Job(ProfileTask):
         return run
 
     def manifest(
-        self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]
+        self, plan: Plan, measured: ProfileTable, facts: dict[str, Any], seconds: dict[str, float]
     ) -> dict[str, Any]:
         """What the run says about itself."""
         anatomy, config = self.model.anatomy, self.config
@@ -279,8 +287,8 @@ class Job(ProfileTask):
                 "median": float(np.median(used)),
                 "longest": int(used.max()),
             },
-            "undefined": builder.undefined,
-            "flat_differences": builder.flat,
+            "undefined": measured.undefined,
+            "flat_differences": measured.flat,
             "empty_views": facts["empty_views"],
         }
         engine = facts.get("engine") or {"name": self.engine.name}
@@ -315,7 +323,7 @@ class Job(ProfileTask):
                 **self.reader.conventions(config.view_settings),
             },
             counts=counts,
-            warnings=_warnings(self, plan, builder),
+            warnings=_warnings(self, plan, measured),
             environment=command.environment(
                 device=", ".join(devices),
                 threads=torch.get_num_threads(),

@@ -21,7 +21,6 @@ from layerscope.core.tables import lowest_and_highest, pivot
 from layerscope.core.valley import find_valley
 from layerscope.errors import InvalidValueError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
-from layerscope.profiling.tables import PromptTable, in_order
 from layerscope.store import RunFolder, StoredRun
 
 # The valley counts as the sink's when dropping that token fills this share of it.
@@ -126,17 +125,15 @@ class Profile(StoredRun):
 
     table: pd.DataFrame
     manifest: dict[str, Any]
-    _prompts: pd.DataFrame | PromptTable | None  # None: in the folder, until somebody asks
+    _prompts: pd.DataFrame | None  # None: in the folder, until somebody asks
     path: Path | None = None
 
     @property
     def prompts(self) -> pd.DataFrame:
         """Per-prompt values: one row per prompt and site."""
-        if isinstance(self._prompts, PromptTable):
-            self._prompts = self._prompts.frame()
-        elif self._prompts is None:
+        if self._prompts is None:
             assert self.path is not None
-            self._prompts = in_order(RunFolder(self.path).read_table("prompts"))
+            self._prompts = RunFolder(self.path).read_table("prompts")
         return self._prompts
 
     @classmethod
@@ -145,13 +142,8 @@ class Profile(StoredRun):
         return {"table": folder.read_table("profile"), "_prompts": None}
 
     def write(self, folder: RunFolder) -> None:
-        """Both tables; that of the prompts straight from the numbers where they are not a table
-        yet."""
-        if isinstance(self._prompts, PromptTable):
-            self._prompts.write(folder)
-            self._prompts = None
-        else:
-            folder.write_table("prompts", self.prompts, csv=False)
+        """Write both tables."""
+        folder.write_table("prompts", self.prompts, csv=False)
         folder.write_table("profile", self.table)
         self.write_map(folder)
 

@@ -1,11 +1,10 @@
 """Eigenvalues of many symmetric matrices, per device. Nothing else in the package knows how they
 are computed."""
 
-from layerscope.spectra.execution import Sent, full_precision, map_concurrently, to_device
+from layerscope.spectra.execution import full_precision, map_concurrently, to_device
 from layerscope.spectra.solve import eigvalsh, joined, solvers_used, usable_solvers
 
 __all__ = [
-    "Sent",
     "eigvalsh",
     "full_precision",
     "joined",

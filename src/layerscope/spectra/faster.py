@@ -18,7 +18,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.extras import no_accelerator, other_interface
 
 GROUP = "layerscope.accelerators"
-INTERFACE = 5
+INTERFACE = 6
 """What is called here of the package; the package says which it offers."""
 
 

@@ -24,22 +24,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerscope.spectra import faster
-from layerscope.spectra.execution import free_memory
-
-# compute capabilities with float64 at half the rate of float32 or better; on others it is 32 to 64
-# times slower
-_FAST_DOUBLES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
-
-
-def fast_doubles(device: torch.device) -> bool:
-    """Whether products of float64 matrices are about as fast as those of float32 on a device."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) in _FAST_DOUBLES
+__all__ = ["USUAL", "Grid", "integrate", "moments", "sums_without"]
 
 
 class Grid(NamedTuple):
-    """Where φ is taken: nodes of u, `step` apart, from `lowest` of the mean eigenvalue to `highest`
-    of the largest or more."""
+    """The points where φ is taken: nodes of u, `step` apart, from `lowest` of the mean eigenvalue to
+    `highest` of the largest or more."""
 
     step: float
     highest: float
@@ -47,13 +37,12 @@ class Grid(NamedTuple):
 
 
 USUAL = Grid(1.4, 5.0)  # entropies right to 5e-6
-FINE = Grid(1.0, 40.0, 1e-9)  # to 1e-8: for differences of entropies
 _BELOW = 60  # terms under the first t, where φ goes on as a straight line in u
 _ABOVE = 8  # terms over the last t, where what is integrated falls as t⁻³
 
 
 def power_sums(eigenvalues: Tensor) -> Tensor:
-    """(Σ x, Σ x log x, Σ √x, Σ √x log x) of spectra along their last dimension (..., 4).
+    """Return (Σ x, Σ x log x, Σ √x, Σ √x log x) of spectra along their last dimension (..., 4).
 
     >>> import torch
     >>> [round(v, 4) for v in power_sums(torch.tensor([0.0, 4.0])).tolist()]
@@ -69,59 +58,43 @@ def power_sums(eigenvalues: Tensor) -> Tensor:
     )
 
 
-def sums_without(
-    grams: Tensor, members: Sequence[Tensor], grid: Grid = USUAL
-) -> tuple[Tensor, Tensor]:
-    """The `power_sums` of positive semidefinite matrices (B, n, n), and of each without some rows:
-    (B, 4), (B, sets, 4).
+def sums_without(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the `power_sums` of positive semidefinite matrices (B, n, n), and of each without some
+    rows: (B, 4), (B, sets, 4).
 
     `members` says which rows: one tensor (sets, size) for each size. Every row may be in one set
-    only. A matrix of zeros gives NaN. `grid` says how well.
+    only. A matrix of zeros gives NaN.
     """
-    grams = grams.double()
-    gpu = faster.on(grams.device)
-    if gpu is not None:
-        first, second = _moments(grams, members)
-        u = _nodes(grams, grid)
-        phi = gpu.resolvents.log_determinants(grams, members, u.exp(), free_memory(grams.device))
-        sums = _integrate(
-            first, second, u.unsqueeze(1).expand(-1, first.shape[1], -1), phi, grid.step
-        )
-        return sums[:, 0], sums[:, 1:]
-    solved = [_by_eigenvectors(gram, members, grid) for gram in grams]
-    return torch.stack([whole for whole, _ in solved]), torch.stack(
-        [without for _, without in solved]
-    )
+    sums = [_by_eigenvectors(gram, members) for gram in grams.double()]
+    return torch.stack([whole for whole, _ in sums]), torch.stack([left for _, left in sums])
 
 
-def _nodes(grams: Tensor, grid: Grid) -> Tensor:
-    """The nodes u = log t of each matrix (B, m): from far below its mean eigenvalue to far above
-    its largest."""
-    mean = grams.diagonal(dim1=-2, dim2=-1).mean(-1)
-    start = (grid.lowest * mean).log()
-    if grams.is_cuda:  # the norm is n means at most: the host need not wait for it
-        reach = math.log(grid.highest / grid.lowest * grams.shape[-1])
-    else:
-        largest = torch.linalg.matrix_norm(grams)  # or more
-        reach = float(torch.where(mean > 0, (grid.highest * largest).log() - start, 0.0).max())
-    nodes = torch.arange(math.ceil(reach / grid.step) + 2, dtype=torch.float64, device=grams.device)
-    return start.unsqueeze(-1) + grid.step * nodes
+def _nodes(gram: Tensor) -> Tensor:
+    """Return the nodes u = log t: from far below the mean eigenvalue to far above the largest."""
+    mean = gram.diagonal().mean()
+    start = (USUAL.lowest * mean).log()
+    largest = torch.linalg.matrix_norm(gram)  # or more
+    reach = float((USUAL.highest * largest).log() - start) if float(mean) > 0 else 0.0
+    count = math.ceil(reach / USUAL.step) + 2
+    return start + USUAL.step * torch.arange(count, dtype=torch.float64, device=gram.device)
 
 
-def _moments(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Σ x and Σ x² of matrices and of what is left of them, the whole first (B, 1 + sets)."""
-    diagonal, squares = grams.diagonal(dim1=-2, dim2=-1), grams.square().sum(-1)
-    first, second = [diagonal.sum(-1, keepdim=True)], [squares.sum(-1, keepdim=True)]
-    for some in members:
-        inside = grams[:, some.unsqueeze(-1), some.unsqueeze(-2)].square().sum((-2, -1))
-        first.append(first[0] - diagonal[:, some].sum(-1))
-        second.append(second[0] - 2 * squares[:, some].sum(-1) + inside)
+def moments(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return Σ x and Σ x² of matrices and of what is left of them, the whole first (B, 1 + sets)."""
+    diagonal = grams.diagonal(dim1=-2, dim2=-1)
+    squares = grams.square().sum(-1)
+    first = [diagonal.sum(-1, keepdim=True)]
+    second = [squares.sum(-1, keepdim=True)]
+    for rows in members:
+        inside = grams[:, rows.unsqueeze(-1), rows.unsqueeze(-2)].square().sum((-2, -1))
+        first.append(first[0] - diagonal[:, rows].sum(-1))
+        second.append(second[0] - 2 * squares[:, rows].sum(-1) + inside)
     return torch.cat(first, dim=1), torch.cat(second, dim=1)
 
 
-def _integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor, step: float) -> Tensor:
-    """Power sums (..., 4) from Σx, Σx² (...) and φ (..., m) at the nodes u (..., m), which are
-    `step` apart."""
+def integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor, step: float) -> Tensor:
+    """Return power sums (..., 4) from Σx, Σx² (...) and φ (..., m) at the nodes u (..., m), which
+    are `step` apart."""
     c = (second / first).unsqueeze(-1)
     rest = (first.unsqueeze(-1) / c) * torch.log1p(c * torch.exp(-u)) - phi
     back = torch.arange(_BELOW, 0, -1, dtype=u.dtype, device=u.device)
@@ -139,29 +112,26 @@ def _integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor, step: floa
     return torch.stack([first, logs, roots, root_logs], dim=-1)
 
 
-def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor], grid: Grid) -> tuple[Tensor, Tensor]:
-    """Without the extra `gpu`; on a CPU eigenvectors cost about two solutions without them: t (K +
-    t)⁻¹ = Q t/(λ + t) Qᵀ."""
+def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the sums of one matrix (4,) and those without each set (sets, 4), through t (K + t)⁻¹
+    = Q t/(λ + t) Qᵀ: eigenvectors cost about two solutions without them."""
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp(min=0)
-    first, second = (moment[0] for moment in _moments(gram.unsqueeze(0), members))
-    u = _nodes(gram.unsqueeze(0), grid)[0]
+    first, second = (moment[0] for moment in moments(gram.unsqueeze(0), members))
+    u = _nodes(gram)
     phi = torch.stack([torch.log1p(values / t).sum() for t in u.exp()])
-    left = []
-    for some in members:
-        rows = vectors[some]
-        if some.shape[1] == 1:  # single rows: their determinants are numbers
+    without = [u.new_empty(0, len(u))]
+    for sets in members:
+        rows = vectors[sets]
+        if sets.shape[1] == 1:  # single rows: their determinants are numbers
             squares = rows.squeeze(1).square()
             blocks = [(squares @ (t / (values + t))).log() for t in u.exp()]
         else:
             blocks = [_log_det((rows * (t / (values + t))) @ rows.mT) for t in u.exp()]
-        left.append(phi + torch.stack(blocks, dim=-1))
-    without = (
-        torch.cat(left) if left else u.new_empty(0, len(u))
-    )  # nothing is to be left out where no interval is asked for
-    return power_sums(values), _integrate(
-        first[1:], second[1:], u.expand(len(first) - 1, -1), without, grid.step
-    )
+        without.append(phi + torch.stack(blocks, dim=-1))
+    nodes = u.expand(len(first) - 1, -1)
+    left = integrate(first[1:], second[1:], nodes, torch.cat(without), USUAL.step)
+    return power_sums(values), left
 
 
 def _log_det(matrices: Tensor) -> Tensor:

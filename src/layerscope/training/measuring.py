@@ -18,8 +18,8 @@ from layerscope.forward import BatchRunner
 from layerscope.metrics import (
     Metric,
     Options,
-    PooledRows,
-    PromptMean,
+    SiteVectors,
+    estimate_vectors,
     expand_names,
     get_metric,
     main_metrics,
@@ -27,7 +27,8 @@ from layerscope.metrics import (
 )
 from layerscope.metrics.entropy import smaller_gram, spectrum_entropy
 from layerscope.metrics.ranks import effective_rank
-from layerscope.metrics.registry import MetricName, check_plugin, is_function, is_plugin
+from layerscope.metrics.registry import MetricName, check_plugin, is_plugin
+from layerscope.metrics.tokens.fields import values_of
 from layerscope.models import LoadedModel
 from layerscope.spectra import eigvalsh
 
@@ -123,7 +124,7 @@ _OF_SPECTRUM: dict[str, Callable[[Tensor, Options], Tensor]] = {
 
 def choose_metrics(
     names: MetricName | Sequence[MetricName] | None, options: Options
-) -> list[Metric[Any]]:
+) -> list[Metric]:
     """The metrics that a watch measures: those named, or a few built-in ones and all main ones of
     other packages."""
     if names is None:
@@ -131,7 +132,7 @@ def choose_metrics(
         outside = [
             n
             for n, m in known.items()
-            if is_plugin(m) and not is_function(m) and m.info.level != "views"
+            if is_plugin(m) and m.info.by_default and m.info.level != "views"
         ]
         names = [*DEFAULT_METRICS, *outside]
     chosen = [get_metric(name) for name in expand_names(names)]
@@ -142,7 +143,7 @@ def choose_metrics(
             )
         if is_plugin(metric):
             check_plugin(metric, options)
-    return [metric(options) for metric in chosen]
+    return chosen
 
 
 def measure_layers(
@@ -151,7 +152,7 @@ def measure_layers(
     prompts: Sequence[np.ndarray],
     options: Options,
     step: int,
-    metrics: Sequence[Metric[Any]],
+    metrics: Sequence[Metric],
 ) -> list[dict[str, Any]]:
     """One row per layer, metric and sink setting. Undefined prompts are left out of a mean; `n`
     says how many were in."""
@@ -166,6 +167,7 @@ def measure_layers(
 
     with reducer:
         BatchRunner(model).run(prompts, keep)
+    numbers = {name: np.concatenate(blocks, axis=1) for name, blocks in tokens.items()}
     vectors = torch.from_numpy(np.concatenate(pooled, axis=1)).double()
     of_vectors = _of_vectors(vectors, metrics, options)
     rows: list[dict[str, Any]] = []
@@ -173,7 +175,7 @@ def measure_layers(
         place = {"step": step, "site": site.name, "layer": site.layer, "depth": site.depth}
         for metric in metrics:
             name = metric.info.name
-            if not isinstance(metric, PromptMean):
+            if metric.info.level != "tokens":
                 if np.isfinite(of_vectors[name][k]):
                     rows.append(
                         {
@@ -186,9 +188,7 @@ def measure_layers(
                     )
                 continue
             for sink in metric.info.sinks:
-                values = metric.from_field(
-                    np.concatenate([block[k] for block in tokens[metric.field(sink)]])
-                )
+                values = values_of(name, sink, numbers)[k]
                 defined = values[np.isfinite(values)]
                 if len(defined):
                     rows.append(
@@ -204,24 +204,20 @@ def measure_layers(
 
 
 def _of_vectors(
-    vectors: Tensor, metrics: Sequence[Metric[Any]], options: Options
+    vectors: Tensor, metrics: Sequence[Metric], options: Options
 ) -> dict[str, list[float]]:
     """Metrics of the pooled vectors (sites, texts, D): the common ones from one batch of spectra,
     without intervals."""
-    wanted = [metric for metric in metrics if not isinstance(metric, PromptMean)]
+    pooled = [metric for metric in metrics if metric.info.level == "pooled"]
     values: dict[str, list[float]] = {}
-    if any(metric.info.name in _OF_SPECTRUM for metric in wanted):
+    if any(metric.info.name in _OF_SPECTRUM for metric in pooled):
         spectra = eigvalsh(smaller_gram(prepare_rows(vectors, options.pooled_rows))).clamp(min=0)
         values = {
             name: function(spectra, options).tolist() for name, function in _OF_SPECTRUM.items()
         }
-    for metric in wanted:
+    for metric in pooled:
         if metric.info.name not in values:
-            values[metric.info.name] = [metric.estimate(_rows_of(site)).value for site in vectors]
+            values[metric.info.name] = [
+                estimate_vectors(metric, SiteVectors(site), options).value for site in vectors
+            ]
     return values
-
-
-def _rows_of(vectors: Tensor) -> PooledRows:
-    data = PooledRows()
-    data.update(vectors)
-    return data

@@ -30,7 +30,7 @@ from layerscope_gpu.eigenvalues import (
 )
 from layerscope_gpu.entropy import approximate_entropy
 
-INTERFACE = 5
+INTERFACE = 6
 """Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses
 another than its own."""
 
@@ -48,6 +48,7 @@ __all__ = [
     "exact_entropy",
     "factors",
     "kernel_source",
+    "measure_sites",
     "passes",
     "precision",
     "prepare_gram",
@@ -61,6 +62,7 @@ __all__ = [
 
 _OF_LAYERSCOPE = {
     "encoding": ("compile_for_profile", "encode_in_memory", "encode_shards"),
+    "measuring": ("measure_sites",),
     "preparing": ("prepare_gram", "prepare_site"),
 }
 

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from layerscope.capture import Batch
 from layerscope.forward import Plan, join_plan, read_rows, rows_by_number, shards_by_length
-from layerscope.metrics.samples import FOLDS
 from layerscope.metrics.tokens.measures import entropy_kernel
+from layerscope.metrics.vectors import FOLDS
 from layerscope.models import ItemReader, Part, Row, ViewInputs, ViewSettings
 from layerscope.profiling.encode import MemoryStore, ProfileTask, residual_error, start_bar
 from layerscope.profiling.encoder import ShardEncoder, index_on, make_reducer
 from layerscope.progress import Progress
-from layerscope.spectra import Sent
 from layerscope.store import Shard, ShardStore
 from layerscope_gpu import ahead, factors
 from layerscope_gpu.eigenvalues import kernel_source
+from layerscope_gpu.transfers import Sent
 
 MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
 

@@ -322,7 +322,9 @@ def reduce_prompts(
             reduced = reducer.run(batch, model.run, token_level=entropy)
             for name, values in out.items():
                 values[:, [usable[i] for i in numbers]] = (
-                    reduced.pooled if name == "vectors" else reduced.tokens[f"entropy_{name}"]
+                    reduced.pooled
+                    if name == "vectors"
+                    else reduced.tokens[f"prompt_entropy.{name}"]
                 )
             bar.advance(len(numbers))
 

@@ -1,0 +1,1 @@
+"""Metrics of pooled vectors at many sites together."""

@@ -1,0 +1,37 @@
+"""InfoNCE of several sites together, for which the host waits once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from layerscope.metrics import Estimate, Options, SiteVectors
+from layerscope.metrics.infonce import BLOCK, info_nce, losses_key
+from layerscope_gpu.metrics.views import view_of_sites
+from layerscope_gpu.transfers import Sent
+
+_MOST_ENTRIES = 2**25  # of similarities held at once for several sites: 256 MB
+
+
+def prepare(
+    sites: Sequence[SiteVectors], options: Options
+) -> Callable[[], Mapping[str, Sequence[Estimate]]]:
+    """Start computing the losses of sites of the same prompts."""
+    at_once = max(1, _MOST_ENTRIES // (2 * len(sites[0]) * BLOCK))
+    groups = [sites[i : i + at_once] for i in range(0, len(sites), at_once)]
+    losses, negatives = zip(*(_losses(group, options) for group in groups), strict=True)
+    sent = Sent(torch.cat(losses)), Sent(torch.cat(negatives))
+
+    def finish() -> Mapping[str, Sequence[Estimate]]:
+        for site, loss, negative in zip(sites, *(part.get() for part in sent), strict=True):
+            site.shared[losses_key(options)] = loss, negative
+        return {}
+
+    return finish
+
+
+def _losses(sites: Sequence[SiteVectors], options: Options) -> tuple[Tensor, Tensor]:
+    a, b = (view_of_sites(sites, index, options) for index in (0, 1))
+    return info_nce(a, b, options.temperature, options.infonce_one_way)
