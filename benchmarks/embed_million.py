@@ -79,7 +79,7 @@ def measure(place: Path, count: int, engine: str) -> str:
     write(file, count)
 
     def embed(out: Path, engine: str, until: int | None) -> tuple[float, float, bool]:
-        options = ["--layers", "1", "--max-length", "32", "--engine", engine, "-q"]
+        options = ["--layers", "1", "--max-length", "32", "--engine", engine]
         words = ["embed", MODEL, "--data", str(file), "--out", str(out), *options]
         return run(words, out.with_name(f".{out.name}.embedding"), until)
 

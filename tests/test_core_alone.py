@@ -63,15 +63,15 @@ def test_the_core_profiles_and_improves_alone(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     model, data = str(model_folder), str(texts)
-    improve = ["improve", model, "--data", data, "--max-length", "64", "-q"]
+    improve = ["improve", model, "--data", data, "--max-length", "64"]
     commands = [
         ["list", "models"],
-        ["profile", model, "-d", data, "-m", "prompt_entropy", "-q", "--out", "profile"],
+        ["profile", model, "-d", data, "-m", "prompt_entropy", "--out", "profile"],
         [*improve, "--templates", "one-word", "--judge", str(judge), "--out", "better"],
-        [*improve, "--offline", "--out", "other"],
-        ["profile", model, "-m", "prompt_entropy", "-q", "--out", "lee"],
-        ["profile", "smollm2-135m", "-d", data, "-q", "--out", "named"],
-        ["evaluate", model, "--tasks", "small", "-q", "--out", "scores"],
+        [*improve, "--out", "other"],
+        ["profile", model, "-m", "prompt_entropy", "--out", "lee"],
+        ["profile", "smollm2-135m", "-d", data, "--out", "named"],
+        ["evaluate", model, "--tasks", "small", "--out", "scores"],
         ["export", model, "--layer", "1", "--format", "gguf", "--out", "file"],
     ]
     done = run_python(

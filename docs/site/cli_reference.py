@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from layerscope.cli.app import EXAMPLES, STORY, app, load_commands
+from layerscope.cli.app import EXAMPLES, app, load_commands
 
 
 def page() -> str:
@@ -25,11 +25,9 @@ def page() -> str:
         "",
     ]
     out += ["| command | what it does |", "|---|---|"]
-    named = {name for names in STORY.values() for name in names}
-    panels = {**STORY, "More": tuple(name for name in root.commands if name not in named)}
-    shown = {
-        panel: [name for name in names if name in root.commands] for panel, names in panels.items()
-    }
+    shown: dict[str, list[str]] = {}
+    for info in app.registered_commands:
+        shown.setdefault(str(info.rich_help_panel), []).append(str(info.name))
     for names in shown.values():
         out += [f"| [`{name}`](#{name}) | {_first(root.commands[name])} |" for name in names]
     for panel, names in shown.items():

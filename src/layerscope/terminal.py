@@ -1,9 +1,8 @@
-"""The terminal: a console of rich on which a text is a text, whatever somebody has put into a
-name."""
+"""The terminal: a console of rich that shows names from files as plain text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -20,17 +19,19 @@ __all__ = ["Console", "headed_table", "print_notes"]
 
 
 class Console(RichConsole):
-    """Shows colors that we choose. Escapes in what is shown do not reach the terminal, and `[/b]`
-    in a name is not an error."""
+    """A console on which only our own code sets colors. Escapes in a name do not reach the terminal,
+    and `[/b]` in a name is not an error."""
 
     def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
-        """The pieces of what is shown; those that hold what a terminal obeys are cleaned."""
-        for piece in super().render(*args, **options):
-            whole = piece.control or piece.text == "\n" or piece.text.isprintable()
-            yield piece if whole else Segment(printable(piece.text), piece.style)
+        """Yield the segments of a renderable, without control characters in their text."""
+        for segment in super().render(*args, **options):
+            if segment.control or segment.text == "\n" or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A text with its markup, or as it stands where it is not markup."""
+        """Return a text with its markup, or as it stands where it is not markup."""
         try:
             return super().render_str(text, **options)
         except MarkupError:
@@ -38,60 +39,49 @@ class Console(RichConsole):
 
 
 def headed_table() -> Table:
-    """A table with a line under its head and no frame."""
+    """Return a table with a line under its head and no frame."""
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
 
 
 def unframed_table(columns: int) -> Table:
-    """A table without head and lines; its last column folds, the others stay whole."""
+    """Return a table without head and lines; its last column folds, the others stay whole."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in range(columns):
-        last = column == columns - 1
-        table.add_column(no_wrap=not last, overflow="fold" if last else "ellipsis")
+    for _ in range(columns - 1):
+        table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(overflow="fold")
     return table
 
 
-_said: Callable[[str], str] = str
-
-
-def said_as(words: Callable[[str], str]) -> None:
-    """Set how notes and facts name parameters; the command line shows its flags."""
-    global _said
-    _said = words
-
-
 def print_notes(console: RichConsole, notes: Iterable[Any]) -> None:
-    """What a reader must be told beside the numbers, a line each."""
+    """Print what a reader must know beside the numbers, a line each."""
     for note in notes:
-        console.print(f"[yellow]note[/] {escape(_said(str(note)))}")
+        console.print(f"[yellow]note[/] {escape(str(note))}")
 
 
 def print_facts(console: RichConsole, facts: Iterable[tuple[str, str]]) -> None:
-    """Names, dimmed, and beside each what it is."""
+    """Print names, dimmed, and the value of each."""
     table = unframed_table(2)
     table.columns[0].style = "dim"
     for name, value in facts:
-        table.add_row(escape(name), escape(_said(value)))
+        table.add_row(escape(name), escape(value))
     console.print(table)
 
 
 def print_frame(
     console: RichConsole, rows: Sequence[Mapping[Any, Any]], columns: Sequence[str]
 ) -> None:
-    """Some columns of a table: numbers to the right, with as many digits as tell something; texts
-    fold."""
+    """Print columns of a table: numbers to the right, with three digits; texts fold."""
     table = headed_table()
     for name in columns:
-        table.add_column(
-            name, justify="left" if isinstance(rows[0][name], str) else "right", overflow="fold"
-        )
+        side = "left" if isinstance(rows[0][name], str) else "right"
+        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        told = map(_shown, (row[name] for name in columns))
-        table.add_row(*(escape(" ".join(value.split())[:300]) for value in told))
+        cells = [_format(row[name]) for name in columns]
+        table.add_row(*(escape(" ".join(cell.split())[:300]) for cell in cells))
     console.print(table)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

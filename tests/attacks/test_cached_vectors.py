@@ -21,7 +21,7 @@ def tasks(tmp_path: Path) -> Path:
 
 
 def values(cli: Cli, model: str, tasks: Path, out: str) -> pd.DataFrame:
-    words = ("-t", "Pairs", "--data-dir", tasks, "--scoring-workers", 0, "--out", out)
+    words = ("-t", "Pairs", "--data-dir", tasks, "--option", "scoring_workers=0", "--out", out)
     ended = cli("evaluate", model, *words)
     assert ended.code == 0, ended.err
     return pd.read_parquet(Path(out) / "scores.parquet")["score"]

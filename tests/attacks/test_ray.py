@@ -146,8 +146,8 @@ def folder(tmp_path: Path) -> Path:
 def test_profile(folder: Path, model_folder: Path) -> None:
     """Also where the environment says that Ray needs no token."""
     words = [
-        *("profile", str(model_folder), "--data", "texts.jsonl", "--engine", "ray"),
-        *("--metrics", "prompt_entropy", "--workers", "1", "--out", "run"),
+        *("profile", str(model_folder), "--data", "texts.jsonl", "--engine", "ray:workers=1"),
+        *("--metrics", "prompt_entropy", "--out", "run"),
     ]
     check(attack(words, folder, {"RAY_AUTH_MODE": "disabled"}))
 
@@ -162,5 +162,5 @@ def test_profile(folder: Path, model_folder: Path) -> None:
 )
 def test_other_commands(folder: Path, model_folder: Path, words: tuple[str, ...]) -> None:
     """With Ray's own settings."""
-    command = [words[0], str(model_folder), *words[1:], "--engine", "ray", "--workers", "2"]
+    command = [words[0], str(model_folder), *words[1:], "--engine", "ray:workers=2"]
     check(attack(command, folder, {}))

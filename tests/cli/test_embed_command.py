@@ -18,7 +18,7 @@ def test_from_texts_to_an_answer(
     texts = tmp_path / "texts.csv"
     texts.write_text("n;text\n" + "\n".join(f"{i};{text}" for i, text in enumerate(some_texts(30))))
     words = ("--data", texts, "--layers", "1", "--max-length", 64)
-    ended = cli("embed", model_folder, *words, "--out", "vectors.parquet", "-q")
+    ended = cli("embed", model_folder, *words, "--out", "vectors.parquet")
     assert (ended.code, ended.out.strip()) == (0, "vectors.parquet")
     assert caplog.text.count("separated by ';'") == 1
     assert pq.read_table("vectors.parquet").column_names == ["text", "n", "vector"]
@@ -67,7 +67,7 @@ def test_compare_names_its_flags(cli: Cli, model_folder: Path, data: Path) -> No
     other.symlink_to(model_folder)
     ended = cli("compare", model_folder, other, "--data", data)
     assert ended.code == 0, ended
-    assert "give --labels to know" in " ".join(ended.out.split())
+    assert "give labels= to know" in " ".join(ended.out.split())
     assert (
         f"Next: layerscope improve {model_folder.parent}/" in ended.err
     )  # the folder, not its name alone

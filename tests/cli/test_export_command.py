@@ -41,7 +41,7 @@ def test_export_prints_what_was_done(cli: Cli, model_folder: Path, tmp_path: Pat
         assert phrase in " ".join(ended.out.split())
     assert (tmp_path / "x" / "model.safetensors").exists()
     again = cli("export", model_folder, "--layer", 1, "--out", tmp_path / "x")
-    assert_refused(again, "not empty", "--overwrite")
+    assert_refused(again, "not empty", "overwrite")
 
 
 def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
@@ -54,7 +54,8 @@ def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) 
         data,
         "--max-length",
         64,
-        "--normalize",
+        "--option",
+        "normalize=true",
     )
     ended = cli("export", model_folder, *words, "--out", tmp_path / "x", "--json")
     assert ended.code == 0, ended
@@ -70,13 +71,13 @@ def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) 
         (("--layer", "9"), ("layer 9 does not exist", "0 to 3")),
         (
             ("--layer", "1", "--readout", "echo"),
-            ("cannot be exported without custom code", "--readout plain/mean/applied/keep/none"),
+            ("cannot be exported without custom code", "readout='plain/mean/applied/keep/none"),
         ),
         (
             ("--layer", "1", "--readout", "plain/mean/raw/drop"),
             ("largest norm", "plain/mean/raw/keep/none"),
         ),
-        ((), ("say which --layer (0 to 3)", "--choice")),
+        ((), ("say which layer=", "choice=")),
         (("--choice", "nowhere"), ("nowhere", "no run")),
     ],
 )
@@ -97,8 +98,8 @@ def test_center_on_a_column(cli: Cli, model_folder: Path, tmp_path: Path) -> Non
         *words,
         "--center-on",
         "reviews.csv",
-        "--column",
-        "review",
+        "--option",
+        "column=review",
         "--out",
         "x",
         "--json",
@@ -106,5 +107,5 @@ def test_center_on_a_column(cli: Cli, model_folder: Path, tmp_path: Path) -> Non
     assert ended.code == 0, ended
     assert json.loads(ended.out)["centered_on"] == "the 2 texts of reviews.csv"
     assert_refused(
-        cli("export", model_folder, *words, "--column", "review", "--out", "y"), "--center-on"
+        cli("export", model_folder, *words, "--option", "column=review", "--out", "y"), "center_on"
     )

@@ -92,7 +92,6 @@ def test_what_cannot_be_done_is_said_in_one_line(
         questions,
         "--out",
         tmp_path / "better",
-        "--quiet",
         *words,
     )
     assert_refused(ended, *phrases)
@@ -100,7 +99,7 @@ def test_what_cannot_be_done_is_said_in_one_line(
 
 
 LOUD = ("--templates", "one-word", "--max-length", 96)
-QUICK = (*LOUD, "--quiet")
+QUICK = (*LOUD, "--json")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ def test_texts_that_differ_in_what_is_cut_off_are_refused(
         *QUICK,
     )
     assert_refused(
-        ended, "of 30 texts only 1 differ once they are cut to 96 tokens", "Raise --max-length"
+        ended, "of 30 texts only 1 differ once they are cut to 96 tokens", "Raise max_length="
     )
 
 
@@ -207,7 +206,7 @@ def test_a_judge_that_is_the_model_itself(
     cli: Cli, model_folder: Path, questions: Path, tmp_path: Path
 ) -> None:
     words = ("--data", questions, "--judge", model_folder, "--out", tmp_path / "better", *QUICK)
-    assert_refused(cli("improve", model_folder, *words), "is the model itself", "--judge none")
+    assert_refused(cli("improve", model_folder, *words), "is the model itself", "judge='none'")
     assert not (tmp_path / "better").exists()
 
 
@@ -247,7 +246,7 @@ def test_improve_a_search(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
     given = (
         "--queries",
         tmp_path / "q.csv",
-        "--documents",
+        "--data",
         tmp_path / "d.csv",
         "--judge",
         "none",
@@ -274,14 +273,14 @@ def test_improve_a_search(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
     assert list(told["prompts"]) == ["query", "document"]
     pairs.write_text("query,document\nq1,d99\n")
     (tmp_path / "none.csv").write_text("")
-    refused = ("improve", model_folder, *given[2:], "--out", tmp_path / "other", "--quiet")
+    refused = ("improve", model_folder, *given[2:], "--out", tmp_path / "other")
     assert_refused(
         cli(*refused, "--queries", tmp_path / "q.csv", "--pairs", pairs),
         "1 document texts or ids",
         "d99",
     )
-    assert_refused(cli(*refused, "--queries", tmp_path / "q.csv"), "--judge minilm-l6", "--pairs")
-    assert_refused(cli(*refused, "--pairs", pairs), "--queries")
+    assert_refused(cli(*refused, "--queries", tmp_path / "q.csv"), "judge='minilm-l6'", "pairs=")
+    assert_refused(cli(*refused, "--pairs", pairs), "queries=")
     assert_refused(cli(*refused, "--queries", tmp_path / "none.csv"), "none.csv is empty")
     assert_refused(cli(*refused, "--queries", tmp_path / "nowhere.csv"), "nowhere.csv")
     assert_refused(cli(*refused, "--queries", tmp_path / "d.csv"), "the same texts")

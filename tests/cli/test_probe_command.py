@@ -35,7 +35,6 @@ def test_json_and_the_same_again(
         "-o",
         "run",
     ]
-    words += ["--learning-rates", "0.01,0.03"]
     ended = cli(*words, "--json")
     assert ended.code == 0, ended.err
     told = json.loads(ended.out)
@@ -55,6 +54,3 @@ def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labeled: Path) -> N
         "Did you mean 'attention'?",
     )
     assert_refused(cli("probe", model_folder, "--data", "missing.csv"), "no file 'missing.csv'")
-    assert_refused(
-        cli("probe", model_folder, "--data", labeled, "--learning-rates", "x"), "--learning-rates"
-    )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from layerscope.cli.export import _then
+from layerscope.cli.export import _export_command
 from tests.cli.support import Cli, assert_refused
 from tests.selection.support import profile, valley_curve
 
@@ -114,4 +114,4 @@ def test_the_next_command_is_one_that_export_takes(
     readout: str | None, center_on: str | None, then: str
 ) -> None:
     choice = SimpleNamespace(model="m", layer=7, readout=readout, center_on=center_on)
-    assert _then(choice, ["runs/m"]).endswith(then)
+    assert _export_command(choice).endswith(then)

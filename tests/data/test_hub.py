@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from layerscope.catalogue import Installed
-from layerscope.data import corpus, load_corpus
+from layerscope.data import load_corpus
 from layerscope.data.catalogue import CorpusEntry
 from layerscope.data.corpus import TextStream
 from layerscope.data.specs import HubSpec, parse_hub_spec
@@ -136,5 +136,5 @@ def test_the_other_columns_of_hub_and_catalogued_data(
         column="text",
         clean=str.upper,
     )
-    records = corpus._open_catalogued(entry, None, True, True)[2]
-    assert [row for _, row in records.items] == [("SOME WORDS", {"n": "1"})]
+    records = entry.open(None, offline=True, whole=True)
+    assert [row for _, row in records.rows(whole=True)] == [("SOME WORDS", {"n": "1"})]

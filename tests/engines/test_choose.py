@@ -119,5 +119,5 @@ def test_commands_take_an_engine(command: list[str]) -> None:
     load_commands()
     wrong = CliRunner().invoke(app, [*command, "--engine", "rays"])
     assert isinstance(wrong.exception, UnknownNameError)
-    alone = CliRunner().invoke(app, [*command, "--gpus-per-worker", "2"])
+    alone = CliRunner().invoke(app, [*command, "--engine", "local:gpus_per_worker=2"])
     assert "gpus_per_worker= is for work on a cluster: add engine='ray'" in str(alone.exception)

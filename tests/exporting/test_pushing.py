@@ -155,9 +155,9 @@ def test_an_earlier_export_is_replaced_and_other_files_stay(logged_in: Hub, impr
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--format", "onnx"), "--format"),
-        (("--readout", "plain/mean"), "--readout"), (("--max-length", "32"), "--max-length"),
-        (("--out", "o"), "--out"), (("--no-normalize",), "--normalize"), (("--dtype", "float16"), "--dtype"),
+        (("--format", "onnx"), "formats"),
+        (("--readout", "plain/mean"), "readout"), (("--max-length", "32"), "max_length"),
+        (("--out", "o"), "out"), (("--option", "normalize=false"), "normalize"), (("--model-option", "dtype=float16"), "dtype"),
     ],
 )  # fmt: skip
 def test_an_export_is_pushed_as_it_is(
@@ -165,7 +165,7 @@ def test_an_export_is_pushed_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     ended = run_main(monkeypatch, capsys, "export", improved, "--push", "me/as", "--yes", *words)
-    assert_refused(ended, f"pushed as it is, without {named}")
+    assert_refused(ended, f"pushed as it is: leave out {named}")
     assert "me/as" not in logged_in.models
 
 

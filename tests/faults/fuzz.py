@@ -133,9 +133,9 @@ def task(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
 def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
     """The command lines that can be given an input of some kind."""
     model, file, place = str(scene.model), str(path), str(out / "out")
-    short = ["--out", place, "--offline", "--max-length", "16"]
+    short = ["--out", place, "--max-length", "16"]
     texts = str(scene.model / "texts.txt")
-    unlabeled, read = str(scene.other / "texts.txt"), ["--offline", "--max-length", "16"]
+    unlabeled, read = str(scene.other / "texts.txt"), ["--max-length", "16"]
     vectors = ["--out", f"{place}.parquet", *read]
     return {
         "model": [["profile", file, "--data", str(scene.model / "texts.txt"), "--metrics", "prompt_entropy", *short]],
@@ -143,20 +143,20 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
             ["profile", model, "--data", file, "--metrics", "prompt_entropy,dime", "--limit", "9", *short],
         ],
         "labels": [
-            ["select", model, "--labels", file, "--offline"],
+            ["select", model, "--labels", file],
             ["probe", model, "--data", file, "--heads", "mean", *short],
         ],
-        "tasks": [["evaluate", model, "--tasks", "Own", "--data-dir", file, "--scoring-workers", "0", *short]],
+        "tasks": [["evaluate", model, "--tasks", "Own", "--data-dir", file, "--option", "scoring_workers=0", *short]],
         "embed texts": [
             ["embed", model, "--data", file, *vectors], ["search", model, "words", "--data", file, *read],
             ["search", model, "words", "--data", file, "--json", *read],
-            ["compare", model, str(scene.other), "--data", file, "--offline"],
+            ["compare", model, str(scene.other), "--data", file],
         ],
-        "embed labels": [["compare", model, str(scene.other), "--data", unlabeled, "--labels", file, "--offline"]],
+        "embed labels": [["compare", model, str(scene.other), "--data", unlabeled, "--labels", file]],
         "embed model": [
             ["embed", file, "--data", texts, *vectors], ["search", file, "words", "--data", texts, *read],
             ["search", file, "words", "--data", str(scene.vectors), *read],
-            ["compare", str(scene.other), file, "--data", texts, "--offline"],
+            ["compare", str(scene.other), file, "--data", texts],
         ],
         "embed vectors": [
             ["search", model, "words", "--data", file, *read], ["search", model, "words", "--data", file, "--json", *read],
@@ -167,7 +167,7 @@ def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
         "run": [
             ["report", file, "--out", f"{place}.html"],
             ["select", file], ["select", file, "--json"],
-            ["export", model, "--choice", file, "--out", place, "--offline"],
+            ["export", model, "--choice", file, "--out", place],
         ],
     }[what]  # fmt: skip
 
@@ -263,7 +263,9 @@ def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     limit_memory()
     home = Path(tempfile.mkdtemp(prefix="layerscope-fuzz-"))
-    os.environ.update(LAYERSCOPE_CACHE=str(home / "cache"), LAYERSCOPE_DEBUG="1")
+    os.environ.update(
+        LAYERSCOPE_CACHE=str(home / "cache"), LAYERSCOPE_DEBUG="1", HF_HUB_OFFLINE="1"
+    )
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGALRM, _too_long)
     scene, clock = make_scene(home), time.monotonic()

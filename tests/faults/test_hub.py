@@ -132,7 +132,7 @@ def test_what_a_person_reads(
     hub: Hub, words: tuple[str, ...], said: str, cli: Cli, tmp_path: Path
 ) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    assert_refused(cli("profile", *words, "--quiet"), said)
+    assert_refused(cli("profile", *words), said)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_offline_asks_nobody(hub: Hub) -> None:
 
 def test_online_and_then_offline(hub: Hub, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(LINES))
-    words = ("--data", "texts.txt", "--metrics", "prompt_entropy", "--max-length", "16", "--quiet")
+    words = ("--data", "texts.txt", "--metrics", "prompt_entropy", "--max-length", "16")
     for more in ((), ("--offline",)):
         ended = cli("profile", "org/tiny", *words, *more)
         assert (ended.code, ended.err) == (0, "")

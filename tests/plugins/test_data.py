@@ -42,8 +42,6 @@ def test_a_corpus_from_outside_is_profiled(
         8,
         "--out",
         tmp_path / "run",
-        "--offline",
-        "-q",
     )
     ended = run_main(monkeypatch, capsys, "profile", model_folder, *words)
     assert ended.code == 0, ended

@@ -27,13 +27,22 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_profile_of_images(cli: Cli, vit: Path, tmp_path: Path) -> None:
-    ended = cli("profile", vit, "--data", "digits", "--split", "test", "--out", "run", *FAST)
+    ended = cli("profile", vit, "--data", "digits", "--option", "split=test", "--out", "run", *FAST)
     assert ended.code == 0, ended.err
     assert "12 images of 16 tokens" in " ".join(ended.out.split())
     run = Profile.load(tmp_path / "run")
     assert run.manifest["corpus"]["split"] == "test"
     again = cli(
-        "profile", vit, "--data", "digits", "--split", "test", "--out", "run", "--json", *FAST
+        "profile",
+        vit,
+        "--data",
+        "digits",
+        "--option",
+        "split=test",
+        "--out",
+        "run",
+        "--json",
+        *FAST,
     )
     assert json.loads(again.out)["prompts"] == 12
 
@@ -60,7 +69,7 @@ def test_which_tokens_are_read(cli: Cli, vit: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes(cli: Cli, vit: Path) -> None:
-    assert_refused(cli("profile", vit, "-o", "x"), "reads images, not texts", "--data")
+    assert_refused(cli("profile", vit, "-o", "x"), "reads images, not texts", "data=")
     assert_refused(cli("profile", vit, "-d", "digist", "-o", "x"), "Did you mean 'digits'")
     assert_refused(
         cli("profile", vit, "-d", "digits", "--option", "attention=causal", "-o", "x"),

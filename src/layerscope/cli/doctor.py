@@ -1,4 +1,4 @@
-"""`layerscope doctor`: what works on this machine, what does not, and the line that mends it. It
+"""`layerscope doctor`: what works on this machine, what does not, and the line that repairs it. It
 names no paths and no users."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -27,19 +28,22 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 _SIGNS = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]"}
 EXTRAS = {
     extra: [
-        (what, modules) for what, other, modules in FEATURES.values() if other == extra and modules
+        (feature, modules)
+        for feature, other, modules in FEATURES.values()
+        if other == extra and modules
     ]
     for _, extra, modules in FEATURES.values()
     if modules
 }
-"""What each extra is for, and the modules that must import for it."""
+"""The features of each extra, and the modules that must be installed for them."""
 _CORE = ("torch", "transformers", "numpy", "pandas", "pyarrow")
 _LITTLE = 5 * 2**30
+_UPDATE_TORCH = "pip install --upgrade torch"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `mend` is a line that a user can run or set."""
+    """The state of one part. `mend` is a line that a user can run or set."""
 
     name: str
     status: str
@@ -47,76 +51,66 @@ class Finding:
     mend: str = ""
 
 
-@command("doctor", "layerscope doctor")
+@command("doctor", shared.KEEP, "layerscope doctor")
 def doctor_command(
-    output: shared.Listing,
-    prune: str | None = typer.Option(
-        None,
-        "--prune",
-        help="Remove stored vectors, the least recently used first, until this much is left: 2GB.",
-    ),
+    prune: Annotated[
+        str | None,
+        typer.Option(help="Remove stored vectors, least recently used first, down to e.g. 2GB."),
+    ] = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Check versions, extras, the device and its eigen-solver, and the caches: a text that can go
     into a bug report."""
     if prune is not None:
-        _prune(prune, output)
+        _prune(prune, as_json)
         return
     findings = list(examine())
     problems = [finding for finding in findings if finding.status == PROBLEM]
-    works = {finding.name for finding in findings if finding.status == OK}
-    first = "layerscope profile minilm-l6 --data lee --limit 50"
-    if {"extra gguf", "extra export"} <= works:
-        first = "layerscope improve smollm2-135m --data reviews.csv --column text --out better"
+    working = {finding.name for finding in findings if finding.status == OK}
+    next_step = "layerscope profile minilm-l6 --data lee --limit 50"
+    if {"extra gguf", "extra export"} <= working:
+        next_step = "layerscope improve smollm2-135m --data reviews.csv --column text --out better"
+    if problems:
+        next_step = problems[0].mend
     value = {"layerscope": VERSION, "findings": [asdict(finding) for finding in findings]}
-    output.show(value, lambda: _print(findings), then=problems[0].mend if problems else first)
+    shared.show(as_json, value, lambda: _print(findings), next_step=next_step)
     if problems:
         raise typer.Exit(2)
 
 
-def _prune(size: str, output: shared.Listing) -> None:
-    """Make room in the store of vectors."""
+def _prune(size: str, as_json: bool) -> None:
     from layerscope.vectors import VectorStore
 
     store = VectorStore(cache_dir() / "embeddings", None)
     freed = sum(space.bytes for space in store.prune(parse_size(size)))
     left = store.size()
     text = f"removed {describe_size(freed)} of vectors; {describe_size(left)} are left"
-    output.show({"removed": freed, "left": left}, lambda: print(text))
+    shared.show(as_json, {"removed": freed, "left": left}, lambda: print(text))
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything, one thing after the other. A broken installation must not stop the other
-    checks."""
-    yield Finding(
-        "layerscope",
-        OK,
-        f"{VERSION}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
-    )
+    """Check one part after the other. A broken part must not stop the other checks."""
+    system = f"{platform.system()} {platform.machine()}"
+    yield Finding("layerscope", OK, f"{VERSION}, Python {platform.python_version()}, {system}")
     yield from (_core(name) for name in _CORE)
     yield from (_extra(name) for name in EXTRAS)
     checks: tuple[tuple[str, Callable[[], Finding], str], ...] = (
-        ("device", _device, "pip install --upgrade torch"),
-        ("eigen-solver", _solver, "pip install --upgrade torch"),
+        ("device", _device, _UPDATE_TORCH),
+        ("eigen-solver", _solver, _UPDATE_TORCH),
         ("cache", lambda: _cache("cache", cache_dir()), "export LAYERSCOPE_CACHE=FOLDER"),
         ("hub cache", _hub_cache, "export HF_HOME=FOLDER"),
     )
-    for name, look, mend in checks:
+    for name, check, mend in checks:
         try:
-            yield look()
+            yield check()
         except Exception as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            yield Finding(
-                name,
-                PROBLEM,
-                f"{type(error).__name__}: {next(iter(why.splitlines()), '')[:200]}",
-                mend,
-            )
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            text = f"{type(error).__name__}: {next(iter(reason.splitlines()), '')[:200]}"
+            yield Finding(name, PROBLEM, text, mend)
 
 
 def _core(name: str) -> Finding:
-    from importlib import (
-        metadata,
-    )  # here, because every command's help reads this file, and reading metadata is slow
+    from importlib import metadata  # slow to import, and every command's help reads this file
 
     try:
         return Finding(name, OK, metadata.version(name))
@@ -125,11 +119,11 @@ def _core(name: str) -> Finding:
 
 
 def _extra(name: str) -> Finding:
-    purpose = ", ".join(what for what, _ in EXTRAS[name])
-    modules = dict.fromkeys(module for _, some in EXTRAS[name] for module in some)
-    lacking = [module for module in modules if importlib.util.find_spec(module) is None]
-    if lacking:
-        text = f"not installed ({', '.join(lacking)}); needed for {purpose}"
+    purpose = ", ".join(feature for feature, _ in EXTRAS[name])
+    modules = dict.fromkeys(module for _, required in EXTRAS[name] for module in required)
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        text = f"not installed ({', '.join(missing)}); needed for {purpose}"
         return Finding(f"extra {name}", NOTE, text, how_to_install(name))
     return Finding(f"extra {name}", OK, purpose)
 
@@ -141,29 +135,19 @@ def _device() -> Finding:
 
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        return Finding(
-            "device",
-            OK,
-            "cuda: " + ", ".join(f"{gpu.name}, {describe_size(gpu.total_memory)}" for gpu in gpus),
-        )
+        names = ", ".join(f"{gpu.name}, {describe_size(gpu.total_memory)}" for gpu in gpus)
+        return Finding("device", OK, f"cuda: {names}")
     if torch.backends.mps.is_available():
         return Finding("device", OK, "mps (Apple GPU)")
+    text = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     units = bfloat16_units()
-    told = (
-        ""
-        if units is None
-        else f"; bfloat16 by {units}"
-        if units
-        else "; no bfloat16 units: float32 is faster"
-    )
-    text = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads{told}"
+    if units:
+        text += f"; bfloat16 by {units}"
+    elif units == "":
+        text += "; no bfloat16 units: float32 is faster"
     if shutil.which("nvidia-smi") is not None:
-        return Finding(
-            "device",
-            PROBLEM,
-            f"{text}; there is an NVIDIA GPU that torch does not see",
-            "pip install torch",
-        )
+        text += "; there is an NVIDIA GPU that torch does not see"
+        return Finding("device", PROBLEM, text, "pip install torch")
     return Finding("device", OK, text)
 
 
@@ -178,21 +162,17 @@ def _solver() -> Finding:
     eigvalsh(gram)  # compiles, if it must
     started = time.perf_counter()
     values = eigvalsh(gram)
-    took = time.perf_counter() - started
-    error = float(
-        (values.sum(-1) - gram.diagonal(dim1=-2, dim2=-1).sum(-1)).abs().max()
-        / values.sum(-1).max()
+    seconds = time.perf_counter() - started
+    traces = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    error = float((values.sum(-1) - traces).abs().max() / values.sum(-1).max())
+    text = (
+        f"{usable_solvers(device)} on {device}: 8 matrices of 96 in {1000 * seconds:.1f} ms, "
+        f"relative error {error:.0e}"
     )
-    text = f"{usable_solvers(device)} on {device}: 8 matrices of 96 in {1000 * took:.1f} ms, relative error {error:.0e}"
     if error >= 1e-4:
-        return Finding("eigen-solver", PROBLEM, text, "pip install --upgrade torch")
+        return Finding("eigen-solver", PROBLEM, text, _UPDATE_TORCH)
     if device == "cuda" and faster.on(torch.device(device)) is None:
-        return Finding(
-            "eigen-solver",
-            NOTE,
-            f"{text}; {FASTER}",
-            how_to_install("gpu"),
-        )
+        return Finding("eigen-solver", NOTE, f"{text}; {FASTER}", how_to_install("gpu"))
     return Finding("eigen-solver", OK, text)
 
 
@@ -203,7 +183,7 @@ def _hub_cache() -> Finding:
 
 
 def _cache(name: str, folder: Path) -> Finding:
-    """Whether a folder, or the one in which it would be made, can be written to and has room."""
+    """Check that a folder, or the one in which it would be made, can be written to and has room."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with tempfile.TemporaryFile(dir=place):
         free = shutil.disk_usage(place).free
@@ -219,17 +199,16 @@ def _print(findings: list[Finding]) -> None:
 
     table = unframed_table(3)
     for finding in findings:
-        mend = f"\n[bold]{escape(finding.mend)}[/]" if finding.mend and finding.status != OK else ""
-        table.add_row(_SIGNS[finding.status], escape(finding.name), escape(finding.text) + mend)
+        text = escape(finding.text)
+        if finding.mend and finding.status != OK:
+            text += f"\n[bold]{escape(finding.mend)}[/]"
+        table.add_row(_SIGNS[finding.status], escape(finding.name), text)
     console = Console(highlight=False)
     console.print(table)
-    problems = sum(finding.status == PROBLEM for finding in findings)
-    notes = (
-        " Notes are about optional parts."
-        if any(finding.status == NOTE for finding in findings)
-        else ""
-    )
-    console.print(
-        f"{problems} to mend." if problems else f"Everything that is needed works.{notes}",
-        style="bold",
-    )
+    statuses = [finding.status for finding in findings]
+    summary = f"{statuses.count(PROBLEM)} to mend."
+    if PROBLEM not in statuses:
+        summary = "Everything that is needed works."
+        if NOTE in statuses:
+            summary += " Notes are about optional parts."
+    console.print(summary, style="bold")

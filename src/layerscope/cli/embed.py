@@ -1,86 +1,86 @@
-"""`layerscope embed`, `search` and `compare`: vectors of many texts, the texts nearest to a
-question, and which model to use."""
+"""`layerscope compare`, `embed` and `search`: which model to use, vectors of many texts, and the
+texts nearest to a question."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import command, with_flags
-from layerscope.cli.shared import CHOICE, DATA, METRICS, RESULT, option
+from layerscope.cli.app import command
+
+Folder = Annotated[
+    str, typer.Argument(help="Folder of improve or export, a sentence encoder, or any model.")
+]
+Layers = Annotated[str | None, typer.Option(help="Layers, e.g. 10,-1, or all. (default: its own)")]
+Readout = Annotated[
+    str | None, typer.Option(help="Way from a text to a vector. (default: its own, or mean)")
+]
+MaxLength = Annotated[
+    int | None, typer.Option(help="Tokens read of each text. (default: its own, or 256)")
+]
 
 
-class Texts(shared.CommandOptions):
-    """Which texts."""
+@command("compare", shared.START, "layerscope compare smollm2-135m minilm-l6 --data lee")
+def compare_command(
+    models: Annotated[
+        list[str], typer.Argument(help="Two models or more: names, hub ids or folders.")
+    ],
+    data: shared.Data,
+    column: shared.Column = None,
+    labels: shared.Labels = None,
+    sample: Annotated[int, typer.Option(help="Number of texts, drawn at random.")] = 300,
+    option: shared.Settings = None,
+    device: shared.Device = None,
+    model_option: shared.ModelSettings = None,
+    engine: shared.Engine = "local",
+    as_json: shared.AsJson = False,
+) -> None:
+    """Compare models and exported folders on your texts: agreement, labels, speed, size, and which
+    to use."""
+    from layerscope.embedding.comparing import compare_models
 
-    column: str | None = option(
-        None,
-        "--column",
-        panel=DATA,
-        help="Column of the texts; doc.text: inside an object of JSON.",
-    )
-    encoding: str | None = option(None, panel=DATA, help=shared.ENCODING_HELP)
+    settings = shared.keywords(option, column=column, labels=labels, sample=sample)
+    where = shared.run_keywords(device, model_option, engine, as_json)
+    comparison = compare_models(models, data, **settings, **where)
 
+    def print_comparison() -> None:
+        from rich.markup import escape
 
-class How(Texts):
-    """How they are read."""
+        from layerscope.terminal import Console, print_frame, print_notes
 
-    layers: str | None = option(
-        None,
-        panel=METRICS,
-        help="Layers, e.g. 10,20,-1, or all. (default: the folder's own, or the last)",
-    )
-    readout: str | None = option(
-        None,
-        panel=METRICS,
-        help="How a text becomes one vector. (default: the folder's own, or the mean)",
-    )
-    max_length: int = shared.length_option(None, " (default: 256, or the folder's own)")
+        console = Console(highlight=False)
+        console.print(escape(comparison.verdict), style="bold")
+        rows = comparison.table.to_dict(orient="records")
+        print_frame(console, rows, list(comparison.table.columns))
+        print_notes(console, comparison.notes)
 
-    def as_dict(self) -> dict[str, Any]:
-        """As the functions of the library take it."""
-        numbers = (
-            None
-            if self.layers in (None, "all")
-            else shared.parse_whole_numbers(self.layers, "layers")
-        )
-        return {**self.given(), "layers": "all" if self.layers == "all" else numbers}
-
-    def flags(self) -> list[str]:
-        """The same in another command, which takes one layer: of several, the last."""
-        layer = (
-            None
-            if self.layers is None
-            else "-1"
-            if self.layers == "all"
-            else self.layers.split(",")[-1].strip()
-        )
-        given = {"--layers": layer, "--readout": self.readout, "--max-length": self.max_length}
-        return [
-            str(word)
-            for flag, value in given.items()
-            if value is not None
-            for word in (flag, value)
-        ]
+    words = shared.shell_quote(comparison.pick["model"], "--data", data)
+    if comparison.pick["read"] == "as it comes":
+        next_step = f"layerscope embed {words} --out vectors.parquet"
+    else:
+        next_step = f"layerscope improve {words} --out better"
+    shared.show(as_json, comparison.as_dict(), print_comparison, next_step=next_step)
 
 
-FOLDER = typer.Argument(
-    ..., help="Folder that improve or export wrote, a sentence encoder, or any model."
+@command(
+    "embed", shared.START, "layerscope embed exports/improved --data lee --out vectors.parquet"
 )
-
-
-@command("embed", "layerscope embed exports/improved --data lee --out vectors.parquet")
 def embed_command(
-    loading: shared.Loading,
-    running: shared.Running,
-    output: shared.Output,
-    how: How,
-    model: str = FOLDER,
-    data: str = shared.data_option(..., shared.TEXTS_HELP),
-    out: Path = shared.out_option("Parquet file to write.", ...),
+    model: Folder,
+    data: shared.Data,
+    out: shared.Out,
+    column: shared.Column = None,
+    layers: Layers = None,
+    readout: Readout = None,
+    max_length: MaxLength = None,
+    option: shared.Settings = None,
+    device: shared.Device = None,
+    model_option: shared.ModelSettings = None,
+    engine: shared.Engine = "local",
+    overwrite: shared.Overwrite = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Write the vectors of any number of texts to a parquet file, beside the columns that they came
     with.
@@ -89,92 +89,75 @@ def embed_command(
     """
     from layerscope.embedding.writing import embed, facts_of
 
-    given = shared.as_arguments(loading, running, output)
-    done = embed(model, data, out, **how.as_dict(), **given)
-    then = f'layerscope search {shared.shell_quote(model)} "a question" {shared.shell_quote("--data", done, *how.flags())}'
-    output.tell({"out": str(done), **facts_of(done)}, done, then)
+    settings = shared.keywords(
+        option,
+        column=column,
+        layers=_layers(layers),
+        readout=readout,
+        max_length=max_length,
+    )
+    where = shared.run_keywords(device, model_option, engine, as_json)
+    file = embed(model, data, out, overwrite=overwrite, **settings, **where)
+    words = ["layerscope", "search", model, "a question", "--data", str(file)]
+    next_step = shared.shell_quote(*words, *_flags(layers, readout, max_length))
+    facts = {"out": str(file), **facts_of(file)}
+    shared.show(as_json, facts, lambda: print(file), next_step=next_step)
 
 
-@command("search", 'layerscope search minilm-l6 "an accident at sea" --data lee')
+@command("search", shared.START, 'layerscope search minilm-l6 "an accident at sea" --data lee')
 def search_command(
-    loading: shared.Loading,
-    running: shared.Running,
-    output: shared.Printing,
-    how: How,
-    model: str = FOLDER,
-    query: str = typer.Argument(..., help="What to look for."),
-    data: str = shared.data_option(..., f"{shared.TEXTS_HELP} Or a file that embed wrote."),
-    top: int = option(5, panel=RESULT, help="How many to show."),
+    model: Folder,
+    query: Annotated[str, typer.Argument(help="What to look for.")],
+    data: shared.Data,
+    column: shared.Column = None,
+    layers: Layers = None,
+    readout: Readout = None,
+    max_length: MaxLength = None,
+    top: Annotated[int, typer.Option(help="How many to show.")] = 5,
+    option: shared.Settings = None,
+    device: shared.Device = None,
+    model_option: shared.ModelSettings = None,
+    engine: shared.Engine = "local",
+    as_json: shared.AsJson = False,
 ) -> None:
-    """Show the texts nearest to a question."""
+    """Show the texts nearest to a question. The data may be a file that embed wrote."""
     from layerscope.embedding.searching import search
 
-    ways = {**loading.as_dict(), **running.as_dict(), "progress": output.progress}
-    found = search(model, query, data, top=top, **how.as_dict(), **ways)
+    settings = shared.keywords(
+        option,
+        column=column,
+        layers=_layers(layers),
+        readout=readout,
+        max_length=max_length,
+        top=top,
+    )
+    where = shared.run_keywords(device, model_option, engine, as_json)
+    rows = search(model, query, data, **settings, **where).to_dict(orient="records")
 
-    rows = found.to_dict(orient="records")
-
-    def show() -> None:
+    def print_rows() -> None:
         from layerscope.terminal import Console, print_frame
 
         print_frame(Console(highlight=False), rows, ["rank", "cosine", "text"])
 
-    same = shared.shell_quote(
-        model, "--data", data, *how.flags(), *(["--column", how.column] if how.column else [])
-    )
-    output.show(
-        rows,
-        show,
-        then="" if data.endswith(".parquet") else f"layerscope embed {same} --out vectors.parquet",
-    )
+    words = ["layerscope", "embed", model, "--data", data, *_flags(layers, readout, max_length)]
+    if column is not None:
+        words += ["--column", column]
+    next_step = shared.shell_quote(*words, "--out", "vectors.parquet")
+    shared.show(as_json, rows, print_rows, next_step="" if data.endswith(".parquet") else next_step)
 
 
-@command("compare", "layerscope compare smollm2-135m minilm-l6 --data lee")
-def compare_command(
-    loading: shared.Loading,
-    running: shared.Running,
-    output: shared.Printing,
-    texts: Texts,
-    models: list[str] = typer.Argument(
-        ..., help="Two models or more: language models, sentence encoders, exported folders."
-    ),
-    data: str = shared.data_option(..., shared.TEXTS_HELP),
-    labels: str | None = option(
-        None, panel=DATA, help="Labeled examples: text,label or sentence1,sentence2,label|score."
-    ),
-    sample: int = option(300, panel=DATA, help="Number of texts, drawn at random."),
-    seed: int = shared.seed_option("Seed of the sample.", CHOICE),
-) -> None:
-    """Compare models and exported folders on your texts: agreement, labels, speed, size, and which
-    to use."""
-    from layerscope.embedding.comparing import compare_models
+def _layers(text: str | None) -> Any:
+    return text if text == "all" else shared.parse_layers(text)
 
-    ways = {**loading.as_dict(), **running.as_dict(), "progress": output.progress}
-    found = compare_models(
-        models,
-        data,
-        labels=labels,
-        sample=sample,
-        seed=seed,
-        **texts.given(),
-        **ways,
-    )
 
-    def show() -> None:
-        from rich.markup import escape
-
-        from layerscope.terminal import Console, print_frame, print_notes
-
-        console = Console(highlight=False)
-        console.print(escape(with_flags(found.verdict, ["compare"])), style="bold")
-        print_frame(console, found.table.to_dict(orient="records"), list(found.table.columns))
-        print_notes(console, found.notes)
-
-    words = shared.shell_quote(found.pick["model"], "--data", data)
-    ready = found.pick["read"] == "as it comes"
-    then = (
-        f"layerscope embed {words} --out vectors.parquet"
-        if ready
-        else f"layerscope improve {words} --out better"
-    )
-    output.show(found.as_dict(), show, then=then)
+def _flags(layers: str | None, readout: str | None, max_length: int | None) -> list[str]:
+    """Return the same options for a command that takes one layer: of several, the last."""
+    layer = None
+    if layers is not None:
+        layer = "-1" if layers == "all" else layers.split(",")[-1].strip()
+    values = {"--layers": layer, "--readout": readout, "--max-length": max_length}
+    flags: list[str] = []
+    for flag, value in values.items():
+        if value is not None:
+            flags += [flag, str(value)]
+    return flags

@@ -1,82 +1,66 @@
-"""`layerscope select` and `export`: which layer to read, and the model cut there as a folder."""
+"""`layerscope select`, `export` and `verify`: which layer to read, and the model cut there as a
+folder."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import (
-    CHOICE,
-    DATA,
-    MODELS,
-    RESULT,
-    option,
-    parse_list,
-)
 from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError, one_line, printable
 
 
-@command("select", "layerscope select runs/scores")
+@command("select", shared.START, "layerscope select runs/scores")
 def select_command(
-    output: shared.Printing,
-    runs: list[str] = typer.Argument(
-        None, help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
-    ),
-    labels: str | None = option(
-        None,
-        panel=DATA,
-        help="A .csv, .tsv or .jsonl file with text,label or sentence1,sentence2,label|score.",
-    ),
-    readouts: str | None = option(
-        None, panel=DATA, help="With scores or labels: consider only these readouts."
-    ),
-    rule: str | None = option(
-        None,
-        panel=CHOICE,
-        help="measured (by scores), evidence (by a profile), last, fixed_depth[:0.8] or lowest_METRIC. "
-        "(default: measured, else evidence)",
-    ),
-    max_blocks: float | None = option(
-        None, panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."
-    ),
-    tolerance: float | None = option(
-        None,
-        panel=CHOICE,
-        help="Points of score that an earlier layer may lose. (default with --max-blocks: 1, or a tie)",
-    ),
-    seed: int = shared.seed_option("Seed of resampling and folds.", CHOICE),
-    offline: bool = shared.OFFLINE,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Folder of a profile, an evaluation, or both; --labels: also a model."),
+    ] = None,
+    labels: shared.Labels = None,
+    readouts: Annotated[str | None, typer.Option(help="Consider only these readouts.")] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(help="measured, evidence, last, fixed_depth[:0.8] or lowest_METRIC."),
+    ] = None,
+    max_blocks: Annotated[
+        float | None, typer.Option(help="Largest share of the blocks, e.g. 0.5.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Points of score that an earlier layer may lose.")
+    ] = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few
     labels."""
-    common: dict[str, Any] = {
-        "readouts": parse_list(readouts),
-        "max_blocks": max_blocks,
-        "tolerance": tolerance,
-        "seed": seed,
-    }
+    folders = runs or []
+    limits = shared.keywords(
+        None,
+        readouts=shared.parse_list(readouts),
+        max_blocks=max_blocks,
+        tolerance=tolerance,
+    )
+    choice: Any
     if labels is None:
         from layerscope.selection import select
 
-        choice = select(*(runs or []), rule=rule, **common)
+        choice = select(*folders, rule=rule, **limits)
     else:
-        from layerscope.errors import LayerscopeError
         from layerscope.selection.labels import select_with_labels
 
-        if len(runs or []) != 1 or rule is not None:
+        if len(folders) != 1 or rule is not None:
             raise LayerscopeError(
                 "--labels takes one model or the folder of one run, without --rule."
             )
-        choice = select_with_labels(
-            runs[0], labels, **common, offline=offline, progress=output.progress
-        )
-    output.show(choice.as_dict(), lambda: _print_choice(choice), then=_then(choice, runs or []))
+        limits |= {"offline": shared.is_offline(), "progress": shared.progress(as_json)}
+        choice = select_with_labels(folders[0], labels, **limits)
+    shared.show(
+        as_json, choice.as_dict(), lambda: _print_choice(choice), next_step=_export_command(choice)
+    )
 
 
 def _print_choice(choice: Any) -> None:
@@ -90,183 +74,160 @@ def _print_choice(choice: Any) -> None:
     print_facts(console, lines(choice))
 
 
-def _then(choice: Any, runs: list[str]) -> str:
-    """The export of this choice."""
+def _export_command(choice: Any) -> str:
+    """Return the command that exports this choice."""
     from layerscope.core.readout import Readout
     from layerscope.exporting.draft import nearest
 
-    then = f"layerscope export {shared.shell_quote(choice.model or 'MODEL')} --layer {choice.layer}"
+    words = ["layerscope", "export", choice.model or "MODEL", "--layer", str(choice.layer)]
     if choice.readout:
-        readout = nearest(Readout.parse(choice.readout))  # export takes no other, and says why
-        then += f" --readout {shared.shell_quote(readout.name)}"
+        readout = nearest(Readout.parse(choice.readout))
+        words += ["--readout", readout.name]
         if readout.centering != "none":
-            then += f" --center-on {shared.shell_quote(choice.center_on or 'YOUR_TEXTS')}"
-    return then
+            words += ["--center-on", choice.center_on or "YOUR_TEXTS"]
+    return shared.shell_quote(*words)
 
 
-@command("export", "layerscope export smollm2-135m --choice runs/scores --out exports/small")
+@command(
+    "export",
+    shared.START,
+    "layerscope export smollm2-135m --choice runs/scores --out exports/small",
+)
 def export_command(
-    loading: shared.Loading,
-    output: shared.Output,
-    model: str = shared.MODEL,
-    layer: int | None = typer.Option(
-        None,
-        "--layer",
-        "-l",
-        rich_help_panel=MODELS,
-        help="Layer to export; -1: the last. (default: chosen by --choice)",
-    ),
-    readout: str | None = option(
-        None,
-        "--readout",
-        panel=MODELS,
-        help="How a text becomes one vector: template/pooling/norm/sink/centering. "
-        "(default: chosen by --choice, or plain/mean/applied)",
-    ),
-    choice: Path | None = option(
-        None,
-        "--choice",
-        panel=DATA,
-        help="Evaluation, profile or `select --json` file that decides the layer and the readout.",
-    ),
-    center_on: str | None = option(
-        None, "--center-on", panel=DATA, help="Corpus or file of texts whose mean is subtracted."
-    ),
-    column: str | None = option(
-        None, "--column", panel=DATA, help="Column of the texts in the --center-on file."
-    ),
-    max_length: int | None = shared.length_option(None, " (default: the run's, or 256)"),
-    normalize: bool | None = option(
-        None,
-        "--normalize/--no-normalize",
-        panel=DATA,
-        help="Scale vectors to length 1. (default: as in the run or the model's own pipeline)",
-    ),
-    formats: list[str] = option(
-        [],
-        "--format",
-        panel=RESULT,
-        help="Also write this format: onnx, gguf, or one of a plug-in; repeatable.",
-    ),
-    out: Path | None = shared.out_option("Folder to write. (default: exports/MODEL)"),
-    push: str | None = option(
-        None,
-        "--push",
-        panel=RESULT,
-        help="Send the folder to the hub as user/name, private; an exported MODEL as it is.",
-    ),
-    public: bool = option(
-        False, "--public", panel=RESULT, help="With --push: let everybody read it."
-    ),
-    yes: bool = option(False, "--yes", panel=RESULT, help="With --push: do not ask first."),
-    offline: bool = shared.OFFLINE,
+    model: shared.Model,
+    layer: Annotated[
+        int | None, typer.Option("--layer", "-l", help="Layer; -1: the last. (default: --choice)")
+    ] = None,
+    readout: Annotated[
+        str | None, typer.Option(help="template/pooling/norm/sink/centering. (default: --choice)")
+    ] = None,
+    choice: Annotated[
+        Path | None, typer.Option(help="Run or `select --json` file that decides the layer.")
+    ] = None,
+    center_on: Annotated[
+        str | None, typer.Option(help="Corpus or file whose mean is subtracted.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens read of each text. (default: the run's, or 256)")
+    ] = None,
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", help="Also write onnx, gguf, …; repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write. (default: in exports/)")
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option(help="Send it to the hub as user/name; an export: as it is.")
+    ] = None,
+    public: Annotated[bool, shared.flag("--public", "Let everybody read it there.")] = False,
+    yes: Annotated[bool, shared.flag("--yes", "Send without asking first.")] = False,
+    option: shared.Settings = None,
+    device: shared.Device = None,
+    model_option: shared.ModelSettings = None,
+    overwrite: shared.Overwrite = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh
     process."""
     from layerscope.exporting import Exported, export
-
-    asked: dict[str, Any] = {
-        "readout": readout, "out": out, "center_on": center_on, "column": column, "max_length": max_length,
-        "normalize": normalize, "formats": formats or None,
-    }  # fmt: skip
-    given = {name: value for name, value in asked.items() if value is not None}
-    if push is not None:
-        _check_push(push, yes, offline)
-    if push is not None and layer is None and choice is None and (Path(model) / MARKER).is_file():
-        for name in {**given, **loading.as_dict()}:
-            raise LayerscopeError(
-                f"{model} is an export, and is pushed as it is, without {name}=. To export it anew: layer=."
-            )
-        _push(Exported.load(model), push, public, yes, output)
-        return
-    done = export(
-        model,
-        layer,
-        choice=choice,
-        overwrite=output.overwrite,
-        offline=offline,
-        **loading.as_dict(),
-        **given,
-    )
     from layerscope.exporting.describing import print_export
 
-    folder = done.path
+    settings = shared.keywords(
+        option,
+        readout=readout,
+        center_on=center_on,
+        max_length=max_length,
+        formats=formats or None,
+        out=out,
+    )
+    loading = shared.model_keywords(device, model_option)
     if push is not None:
-        _push(done, push, public, yes, output)
+        _check_push(push, yes, loading["offline"])
+        if layer is None and choice is None and (Path(model) / MARKER).is_file():
+            names = [*settings, *(name for name in loading if name != "offline")]
+            if names:
+                raise LayerscopeError(
+                    f"{model} is an export and is pushed as it is: leave out {names[0]}. "
+                    "To export it anew, give a layer."
+                )
+            _push(Exported.load(model), push, public, yes, as_json)
+            return
+    exported = export(model, layer, choice=choice, overwrite=overwrite, **loading, **settings)
+    if push is not None:
+        _push(exported, push, public, yes, as_json)
         return
-    output.show(
-        {"out": str(folder), **done.facts},
-        lambda: print_export(done.facts),
-        f"{folder}: open README.md there, or SentenceTransformer({str(folder)!r})",
-        f"layerscope verify {shared.shell_quote(folder)}",
+    folder = exported.path
+    shared.show(
+        as_json,
+        {"out": str(folder), **exported.facts},
+        lambda: print_export(exported.facts),
+        written=f"{folder}: open README.md there, or SentenceTransformer({str(folder)!r})",
+        next_step=f"layerscope verify {shared.shell_quote(folder)}",
     )
 
 
 def _check_push(repo: str, yes: bool, offline: bool) -> None:
-    """Raise, before any work, where nothing could be sent."""
+    """Raise an error, before any work, if nothing could be sent."""
     from layerscope.exporting.pushing import check_address, check_token
 
     if offline:
-        raise LayerscopeError("push= sends to the hub, and offline= forbids it. Give one of them.")
+        raise LayerscopeError("--push sends to the hub, which HF_HUB_OFFLINE forbids.")
     if not yes and not sys.stdin.isatty():
         raise LayerscopeError(
-            "push= asks before it sends, and nobody can answer here. To send without a question: yes=True."
+            "--push asks before it sends, and nobody can answer here. Add --yes to send."
         )
     check_address(repo)
     check_token()
 
 
-def _push(done: Any, repo: str, public: bool, yes: bool, output: shared.Output) -> None:
-    """Say what would go where, and send it once somebody agrees."""
+def _push(exported: Any, repo: str, public: bool, yes: bool, as_json: bool) -> None:
+    """Show what would be sent, ask, and send it."""
     from layerscope.exporting.pushing import pack, push
 
-    parcel = pack(done.path, repo, public)
+    parcel = pack(exported.path, repo, public)
     print(one_line(f"To send: {parcel}"), file=sys.stderr)
     if not yes and not typer.confirm("Send it?", err=True):
-        raise LayerscopeError(f"nothing was sent. The folder is {done.path}.")
-    where = push(parcel)
-    output.tell(
-        {"out": str(done.path), "url": where, **done.facts}, where, f"SentenceTransformer({repo!r})"
-    )
+        raise LayerscopeError(f"nothing was sent. The folder is {exported.path}.")
+    url = push(parcel)
+    facts = {"out": str(exported.path), "url": url, **exported.facts}
+    shared.show(as_json, facts, lambda: print(url), next_step=f"SentenceTransformer({repo!r})")
 
 
-@command("verify", "layerscope verify exports/small")
+@command("verify", shared.KEEP, "layerscope verify exports/small")
 def verify_command(
-    output: shared.Listing,
-    folder: Path = typer.Argument(..., help="Exported folder."),
-    servers: str | None = option(
-        None,
-        "--for",
-        panel=RESULT,
-        help="Show what keeps these programs from opening the folder, comma-separated: "
-        "sentence-transformers, onnx, tei, tei-gpu, vllm, llama.cpp, or all.",
-    ),
+    folder: Annotated[Path, typer.Argument(help="Exported folder.")],
+    servers: Annotated[
+        str | None,
+        typer.Option("--for", help="Programs that should open it, e.g. tei,vllm, or all."),
+    ] = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Compare every file of an exported folder with its checksum; with --for, check which programs
     open it. Exit code 2: something is damaged or in the way."""
     from layerscope.store.records import check_files
 
     if servers is not None:
-        _check_servers(output, folder, servers)
+        _check_servers(folder, servers, as_json)
         return
     if not (folder / MARKER).is_file():
         raise LayerscopeError(f"{folder} is not an export: there is no {MARKER} in it.")
     checks = list(check_files(folder))
-    damaged = [(path, problem) for path, problem in checks if problem]
+    damaged = [{"path": path, "reason": problem} for path, problem in checks if problem]
 
-    def printed() -> None:
-        for path, problem in damaged:
-            print(printable(f"damaged  {path}: {problem}"))
+    def print_damaged() -> None:
+        for file in damaged:
+            print(printable(f"damaged  {file['path']}: {file['reason']}"))
         print(f"{len(checks)} files: {len(checks) - len(damaged)} ok, {len(damaged)} damaged")
 
-    listed = [{"path": path, "reason": problem} for path, problem in damaged]
-    then = "run the command that wrote it again, with --overwrite" if damaged else ""
-    output.show({"files": len(checks), "damaged": listed}, printed, then=then)
+    next_step = "run the command that wrote it again, with --overwrite" if damaged else ""
+    shared.show(
+        as_json, {"files": len(checks), "damaged": damaged}, print_damaged, next_step=next_step
+    )
     if damaged:
         raise typer.Exit(2)
 
 
-def _check_servers(output: shared.Listing, folder: Path, names: str) -> None:
+def _check_servers(folder: Path, names: str, as_json: bool) -> None:
     """Show which programs open a sentence-transformers folder."""
     from layerscope.exporting.servers import SERVERS, check_servers
 
@@ -274,17 +235,16 @@ def _check_servers(output: shared.Listing, folder: Path, names: str) -> None:
         raise LayerscopeError(
             f"{folder} is not a sentence-transformers folder: there is no modules.json in it."
         )
-    problems = check_servers(folder, None if names == "all" else parse_list(names))
+    problems = check_servers(folder, None if names == "all" else shared.parse_list(names))
 
-    def printed() -> None:
-        for name, found in problems.items():
-            print(
-                printable(f"{SERVERS[name].title}: {'does not open it' if found else 'opens it'}")
-            )
-            for problem in found:
-                print(printable(f"  {problem}"))
+    def print_problems() -> None:
+        for name, reasons in problems.items():
+            answer = "does not open it" if reasons else "opens it"
+            print(printable(f"{SERVERS[name].title}: {answer}"))
+            for reason in reasons:
+                print(printable(f"  {reason}"))
         print("By the programs' sources; none was started.")
 
-    output.show({"servers": problems}, printed)
+    shared.show(as_json, {"servers": problems}, print_problems)
     if any(problems.values()):
         raise typer.Exit(2)

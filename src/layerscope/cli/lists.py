@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,59 +14,72 @@ from layerscope.errors import UnknownNameError
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A table of names: its rows, the columns that a terminal shows, what else can be given, and
-    the command that takes such a name."""
+class NameList:
+    """The rows of a list, the columns that a terminal shows, and what a reader can do with it.
+
+    `hint` says what else can be given, `next_step` is a command that takes such a name.
+    """
 
     rows: list[dict[str, Any]]
-    columns: Sequence[str]
-    also: str
-    then: str
+    columns: tuple[str, ...]
+    next_step: str
+    hint: str = ""
 
 
-def _models() -> Listed:
+def _models() -> NameList:
     from layerscope.cache import cache_dir
     from layerscope.models import catalogue
     from layerscope.models.families import FAMILIES
 
     columns = ("name", "title", "blocks", "width", "license")
     rows = [
-        {**{column: getattr(e, column) for column in columns}, "cached": e.is_cached()}
-        for e in catalogue().values()
+        {**{column: getattr(entry, column) for column in columns}, "cached": entry.is_cached()}
+        for entry in catalogue().values()
     ]
-    also = (
+    hint = (
         f"Cache: {cache_dir()}\n"
-        "Also: a Hugging Face hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf file.\n"
+        "Also: a hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf file.\n"
         f"Families: {', '.join(sorted(FAMILIES))}."
     )
-    return Listed(rows, [*columns, "cached"], also, "layerscope profile NAME --data YOUR_TEXTS")
+    next_step = "layerscope profile NAME --data YOUR_TEXTS"
+    return NameList(rows, (*columns, "cached"), next_step, hint)
 
 
-def _corpora() -> Listed:
+def _corpora() -> NameList:
     from layerscope.data.catalogue import CORPORA
 
     rows = [
         {"name": entry.name, "texts": entry.summary, "cached": entry.is_cached()}
         for entry in CORPORA.all().values()
     ]
-    also = "Also: a .txt (a prompt per line), .jsonl, .csv or .parquet file, or a hub dataset org/name[:config][/split]."
-    return Listed(rows, ["name", "texts", "cached"], also, "layerscope profile MODEL --data NAME")
+    return NameList(
+        rows,
+        ("name", "texts", "cached"),
+        "layerscope profile MODEL --data NAME",
+        "Also: a file or folder of texts, or a hub dataset org/name[:config][/split].",
+    )
 
 
-def _metrics() -> Listed:
+def _metrics() -> NameList:
     from layerscope.metrics import metrics
 
-    infos = {name: metric.info for name, metric in metrics().items()}
     columns = ("title", "unit", "level", "higher_means", "citation", "core")
     rows = [
-        {"name": n, **{c: getattr(info, c) for c in columns}, "bounds": info.bounds_text}
-        for n, info in infos.items()
+        {
+            "name": name,
+            **{column: getattr(metric.info, column) for column in columns},
+            "bounds": metric.info.bounds_text,
+        }
+        for name, metric in metrics().items()
     ]
-    shown = ["name", "unit", "bounds", "level", "higher_means"]
-    return Listed(rows, shown, "", "layerscope profile MODEL --metrics NAME,NAME")
+    return NameList(
+        rows,
+        ("name", "unit", "bounds", "level", "higher_means"),
+        "layerscope profile MODEL --metrics NAME,NAME",
+    )
 
 
-def _templates() -> Listed:
+def _templates() -> NameList:
     from layerscope.core.formatting import shorten
     from layerscope.core.templates import TEMPLATES
 
@@ -79,11 +92,15 @@ def _templates() -> Listed:
         }
         for template in TEMPLATES.all().values()
     ]
-    also = "Also: a pattern of your own with {text} in it."
-    return Listed(rows, ["name", "words"], also, "layerscope improve MODEL --templates NAME,NAME")
+    return NameList(
+        rows,
+        ("name", "words"),
+        "layerscope improve MODEL --templates NAME,NAME",
+        "Also: a pattern of your own with {text} in it.",
+    )
 
 
-def _tasks() -> Listed:
+def _tasks() -> NameList:
     from layerscope.evaluation.tasks.catalogue import TASKS
 
     rows = [
@@ -95,12 +112,15 @@ def _tasks() -> Listed:
         }
         for entry in TASKS.all().values()
     ]
-    also = "Also: any task or benchmark of mteb, and a file of labeled texts or scored pairs."
-    shown = ["name", "kind", "texts", "cached"]
-    return Listed(rows, shown, also, "layerscope evaluate MODEL --tasks NAME,NAME")
+    return NameList(
+        rows,
+        ("name", "kind", "texts", "cached"),
+        "layerscope evaluate MODEL --tasks NAME,NAME",
+        "Also: any task or benchmark of mteb, and a file of labeled texts or scored pairs.",
+    )
 
 
-LISTS: dict[str, Callable[[], Listed]] = {
+LISTS: dict[str, Callable[[], NameList]] = {
     "models": _models,
     "corpora": _corpora,
     "metrics": _metrics,
@@ -109,23 +129,23 @@ LISTS: dict[str, Callable[[], Listed]] = {
 }
 
 
-@command("list", "layerscope list models")
+@command("list", shared.KEEP, "layerscope list models")
 def list_command(
-    output: shared.Listing,
-    what: str = typer.Argument(..., help=f"One of {', '.join(LISTS)}."),
+    name: Annotated[str, typer.Argument(metavar="LIST", help=f"One of {', '.join(LISTS)}.")],
+    as_json: shared.AsJson = False,
 ) -> None:
     """List the models, corpora, metrics, templates or tasks that have a short name."""
     from layerscope.terminal import Console, print_frame
 
-    if what not in LISTS:
-        raise UnknownNameError("list", what, LISTS)
-    listed = LISTS[what]()
+    if name not in LISTS:
+        raise UnknownNameError("list", name, LISTS)
+    names = LISTS[name]()
 
-    def printed() -> None:
+    def print_list() -> None:
         console = Console(highlight=False)
-        if listed.rows:
-            print_frame(console, listed.rows, listed.columns)
-        if listed.also:
-            console.print(listed.also, markup=False, soft_wrap=True)
+        if names.rows:
+            print_frame(console, names.rows, names.columns)
+        if names.hint:
+            console.print(names.hint, markup=False, soft_wrap=True)
 
-    output.show(listed.rows, printed, then=listed.then)
+    shared.show(as_json, names.rows, print_list, next_step=names.next_step)

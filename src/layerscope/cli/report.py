@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
 
-RUNS = typer.Argument(
-    None, help="Folders of finished runs of any kind, or files from `select --json`."
-)
 
-
-@command("report", "layerscope report runs/profile runs/scores --out report.html")
+@command("report", shared.START, "layerscope report runs/profile runs/scores --out report.html")
 def report_command(
-    output: shared.Printing,
-    runs: list[Path] = RUNS,
-    out: Path = shared.out_option("HTML file to write.", Path("report.html")),
-    texts: bool = shared.TEXTS,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of finished runs, or files from `select --json`."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path(
+        "report.html"
+    ),
+    no_texts: shared.NoTexts = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Write one self-contained page about runs: a headline, a map, curves, scores, tables."""
     from layerscope.report.contents import gather
     from layerscope.report.write import check_page_name, write
 
     check_page_name(out)
-    report = gather(runs or [], texts=texts)
+    report = gather(runs or [], texts=not no_texts)
     target = write(report, out)
     headline = {"lead": report.headline.lead, "points": report.headline.points}
-    output.tell(
-        {"report": target, "headline": headline, "runs": [run.label for run in report.runs]},
-        target,
-        f"open {shared.shell_quote(target)} in a browser",
-    )
+    facts = {"report": target, "headline": headline, "runs": [run.label for run in report.runs]}
+    next_step = f"open {shared.shell_quote(target)} in a browser"
+    shared.show(as_json, facts, lambda: print(target), next_step=next_step)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from layerscope.catalogue import Catalogue, Entry
-from layerscope.data.readers import Records, Row, read_file
+from layerscope.data.readers import Records, read_file
 
 __all__ = ["CORPORA", "CorpusEntry"]
 
@@ -28,27 +28,23 @@ class CorpusEntry(Entry):
     """Removes what is not part of the text, such as a label in front of it."""
     text_filter: str | None = None
 
-    def records(self, column: str | None, *, offline: bool, whole: bool) -> Records:
-        """Return the texts, or with `whole` each with the other columns of its row; what is missing
-        is fetched."""
-        records = read_file(
-            self.fetch(offline=offline),
-            column=column or self.column,
-            encoding=self.encoding,
-            whole=whole,
+    def open(self, column: str | None, *, offline: bool, whole: bool) -> Records:
+        """Return the records of the corpus; missing files are fetched."""
+        records = self.read(column or self.column, offline=offline, whole=whole)
+        facts = {"license": self.license, "citation": self.citation, "version": self.version}
+        return replace(
+            records,
+            kind="catalogue",
+            name=self.name,
+            facts={**records.facts, **facts},
+            clean=self.clean,
+            text_filter=self.text_filter,
         )
-        clean = self.clean
-        if clean is not None:
 
-            def tidy(value: object) -> object:
-                return clean(value) if isinstance(value, str) else value
-
-            items = records.items
-            records.items = (
-                (n, Row(tidy(one.text), one.others) if isinstance(one, Row) else tidy(one))
-                for n, one in items
-            )
-        return records
+    def read(self, column: str | None, *, offline: bool, whole: bool) -> Records:
+        """Return the records of the corpus' file."""
+        file = self.fetch(offline=offline)
+        return read_file(file, column=column, encoding=self.encoding, whole=whole)
 
 
 CORPORA = Catalogue(

@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from layerscope.data.readers import SUFFIXES, Records, codec, text_lines, version_check
+from layerscope.data.readers import (
+    SUFFIXES,
+    Records,
+    Values,
+    find_codec,
+    text_lines,
+    version_check,
+)
 from layerscope.errors import DataError
 
 DOCUMENTS = (".txt", ".md")
 
 
-def read_documents(folder: Path, encoding: str | None = None, whole: bool = False) -> Records:
-    """Every document below a folder as one text, in the order of their paths; hidden files and
-    folders are passed over."""
-    found = sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in DOCUMENTS and path.is_file()
-    )
-    files = [
-        path
-        for path in found
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+def read_documents(folder: Path, encoding: str | None = None) -> Records:
+    """Return every document below a folder as one text, in the order of their paths; hidden files
+    and folders are passed over."""
+    files = []
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in DOCUMENTS and not is_hidden and path.is_file():
+            files.append(path)
     if not files:
-        held = [
-            item.name
-            for item in sorted(folder.iterdir())
-            if item.name.lower().removesuffix(".gz").endswith(SUFFIXES)
-        ]
-        listed = (
-            f" It holds: {', '.join(held[:5])}{', ...' if len(held) > 5 else ''}." if held else ""
-        )
-        raise DataError(
-            f"{folder} is a folder without documents ({', '.join(DOCUMENTS)}). Or give one file of texts "
-            f"({', '.join(SUFFIXES)}).{listed}"
-        )
-    known = codec(encoding)
-    records = Records(
-        iter(()),
-        str(folder),
-        "file",
-        {"path": str(folder.resolve()), "files": len(files)},
-        whole,
-        version_check(*files),
+        raise _no_documents(folder)
+    codec = find_codec(encoding)
+
+    def values() -> Values:
+        for number, path in enumerate(files, 1):
+            text = "".join(text_lines(path, codec))
+            yield number, {"text": text, "file": path.relative_to(folder).as_posix()}
+
+    facts = {"path": str(folder.resolve()), "files": len(files)}
+    return Records(
+        "folder", folder.name, str(folder), "file", values(), "text", facts, version_check(*files)
     )
 
-    def texts() -> Iterator[tuple[int, object]]:
-        for number, path in enumerate(files, 1):
-            text = "".join(text_lines(path, known))
-            yield number, records.cell({"file": path.relative_to(folder).as_posix()}, "text", text)
 
-    records.items = texts()
-    return records
+def _no_documents(folder: Path) -> DataError:
+    names = sorted(item.name for item in folder.iterdir())
+    files = [name for name in names if name.lower().removesuffix(".gz").endswith(SUFFIXES)]
+    contents = ""
+    if files:
+        contents = f" It holds: {', '.join(files[:5])}{', ...' if len(files) > 5 else ''}."
+    return DataError(
+        f"{folder} is a folder without documents ({', '.join(DOCUMENTS)}). Or give one file of texts "
+        f"({', '.join(SUFFIXES)}).{contents}"
+    )

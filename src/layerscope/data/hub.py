@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from layerscope.data.readers import Records, choose_column
+from layerscope.data.readers import Records, Values, choose_column
 from layerscope.data.specs import HubSpec
 from layerscope.errors import (
     DataError,
@@ -221,22 +221,18 @@ def read_hub(
         name: getattr(feature, "dtype", None) in ("string", "large_string")
         for name, feature in features.items()
     }
-    chosen = choose_column(column, strings, f"hub dataset {spec}")
-    facts = {**dataset_facts(spec, dataset), "column": chosen}
-    records = Records(iter(()), f"hub dataset {spec}", "row", facts, whole)
-    names = [
-        name
-        for name, feature in features.items()
-        if name == chosen or (whole and not hasattr(feature, "decode"))
-    ]
+    where = f"hub dataset {spec}"
+    chosen = choose_column(column, strings, where)
+    names = [chosen]
+    if whole:
+        names = [name for name, feature in features.items() if not hasattr(feature, "decode")]
 
-    def items() -> Iterator[tuple[int, object]]:
+    def values() -> Values:
         number = 0
         for batch in dataset.select_columns(names).iter(batch_size=_BATCH):
             for row in zip(*(batch[name] for name in names), strict=True):
                 number += 1
-                cells = dict(zip(names, row, strict=True))
-                yield number, records.cell(cells, chosen, cells[chosen])
+                yield number, dict(zip(names, row, strict=True))
 
-    records.items = items()
-    return records
+    facts = {**dataset_facts(spec, dataset), "column": chosen}
+    return Records("hub", str(spec), where, "row", values(), chosen, facts)

@@ -1,5 +1,5 @@
-"""Reading texts and tables out of files: `.txt`, `.jsonl`, `.json`, `.csv`, `.tsv` (each also
-`.gz`) and `.parquet`."""
+"""Read texts and tables from files: `.txt`, `.jsonl`, `.json`, `.csv`, `.tsv` (each also `.gz`),
+`.parquet` and `.xlsx`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,22 @@ from layerscope.extras import require
 
 __all__ = ["Records", "as_label"]
 
+LINE_SUFFIXES = (".jsonl", ".ndjson", ".json")
+CSV_SUFFIXES = (".csv", ".tsv")
+SUFFIXES = (".txt", *LINE_SUFFIXES, *CSV_SUFFIXES, ".parquet", ".xlsx")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 PREFERRED_COLUMNS = ("text", "sentence", "content")
 PREVIEW_ROWS = 100
-"""How many rows of a table are looked at to tell columns of text from columns of numbers."""
+"""Number of first rows that tell columns of text from columns of numbers."""
 DELIMITERS = (",", ";", "\t", "|")
-_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 log = logging.getLogger("layerscope")
+
+Values = Iterator[tuple[int, Any]]
+"""Numbers of lines or rows, and the value of each: a text, or a row as a dictionary."""
+
+Rows = list[tuple[int, dict[str, Any]]]
 
 
 class Row(NamedTuple):
@@ -41,93 +50,139 @@ class Row(NamedTuple):
     others: dict[str, Any]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Records:
-    """Values in reading order, each with its position, and what is known of where they come from.
+    """Values in reading order, and facts about their source.
 
-    With `whole` each value is a `Row`, if the source has columns. `check_version` raises an error
-    if the file was written to since reading began.
+    `column` names the column of the texts; None if the values are texts. `clean` removes what is
+    not part of a text. `check_version` raises an error if a file was written to since reading
+    began.
     """
 
-    items: Iterator[tuple[int, object]]
+    kind: str
+    name: str
     where: str
     unit: str
+    values: Values
+    column: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    whole: bool = False
     check_version: Callable[[], None] = lambda: None
+    clean: Callable[[str], str] | None = None
+    text_filter: str | None = None
 
-    def cell(self, row: Mapping[str, Any], column: str, text: object) -> object:
-        """The text of a row, or the whole of it."""
-        return (
-            Row(text, {name: value for name, value in row.items() if name != column})
-            if self.whole
-            else text
-        )
+    def rows(self, whole: bool) -> Iterator[tuple[int, Any]]:
+        """Yield the texts, or with `whole` each as a `Row` with the other columns."""
+        for number, value in self.values:
+            text = value
+            others: dict[str, Any] = {}
+            if self.column is not None and value != "":
+                text = self._text(number, value, self.column)
+                if whole:
+                    others = {key: item for key, item in value.items() if key != self.column}
+            if self.clean is not None and isinstance(text, str):
+                text = self.clean(text)
+            yield number, Row(text, others) if whole else text
+
+    def _text(self, number: int, value: Any, column: str) -> object:
+        if isinstance(value, dict) and column in value:
+            return value[column]
+        here = f"{self.where}, {self.unit} {number}"
+        if not isinstance(value, dict):
+            raise DataError(
+                f"{here} is not an object with the key {column!r}: {shorten(repr(value), 60)}."
+            )
+        inner = _inner(value, column)
+        if inner is None:
+            raise DataError(
+                f"{here} has no {column!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
+            )
+        return inner[0]
 
 
 def read_file(
     path: Path, *, column: str | None = None, encoding: str | None = None, whole: bool = False
 ) -> Records:
-    """The records of one file. Its format is told by its suffix; nothing is read until the records
-    are."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = suffixes[-1:] == [".gz"]
-    suffix = (suffixes[:-1] if packed else suffixes)[-1:]
-    kind = suffix[0] if suffix else ""
-    if kind not in SUFFIXES or (packed and kind in (".parquet", ".xlsx")):
-        raise DataError(
-            f"{path} has the suffix {''.join(suffixes[-2:]) or '(none)'!r}, which is not one that can be read. "
-            f"Valid: {', '.join(SUFFIXES)}; all but .parquet and .xlsx also with .gz. Rename or convert the file."
-        )
+    """Return the records of one file; its suffix tells its format.
+
+    Without `whole`, the other columns of a parquet file are not read.
+    """
+    suffix = _suffix(path)
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty. Give a file with at least one text.")
-    facts: dict[str, Any] = {
-        "path": str(path.resolve()),
-        "format": kind[1:],
-        "encoding": codec(encoding),
-    }
-    if kind == ".txt" and column is not None:
-        raise DataError(
-            f"{path} is plain text, one prompt per line: it has no column {column!r}. Leave column= out."
-        )
-    unit = "row" if kind in (".parquet", ".xlsx") else "line"
-    records = Records(iter(()), str(path), unit, facts, whole, version_check(path))
-    if kind == ".parquet":
-        records.items = _parquet_texts(path, column, records)
+    check_version = version_check(path)
+    facts: dict[str, Any] = {"path": str(path.resolve()), "format": suffix[1:]}
+    unit = "line"
+    is_text = _is_string
+    if suffix == ".parquet":
+        unit = "row"
+        column, values = _parquet_values(path, column, whole)
     else:
-        records.items = _texts(_READERS[kind](path, records), column, records, _HOLDS_TEXT[kind])
-    return records
+        codec = find_codec(encoding)
+        facts["encoding"] = codec
+        if suffix == ".txt":
+            if column is not None:
+                raise DataError(
+                    f"{path} is plain text, one prompt per line: it has no column {column!r}. "
+                    "Leave column= out."
+                )
+            lines = enumerate(text_lines(path, codec), 1)
+            values = ((number, line.rstrip("\r\n")) for number, line in lines)
+        elif suffix == ".xlsx":
+            unit = "row"
+            values = _xlsx_values(path)
+        elif suffix in CSV_SUFFIXES:
+            is_text = _is_words
+            facts["delimiter"], values = csv_values(path, codec)
+        else:
+            unit, values = _json_values(path, codec, ExactFloat if whole else None)
+        column, values = _find_column(values, column, str(path), is_text)
+    facts["column"] = column
+    return Records("file", path.name, str(path), unit, values, column, facts, check_version)
+
+
+def _suffix(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    is_packed = suffixes[-1:] == [".gz"]
+    names = suffixes[:-1] if is_packed else suffixes
+    suffix = names[-1] if names else ""
+    if suffix not in SUFFIXES or (is_packed and suffix in (".parquet", ".xlsx")):
+        raise DataError(
+            f"{path} has the suffix {''.join(suffixes[-2:]) or '(none)'!r}, which cannot be read. "
+            f"Valid: {', '.join(SUFFIXES)}; all but .parquet and .xlsx also with .gz. Rename or "
+            "convert the file."
+        )
+    return suffix
 
 
 def version_check(*paths: Path) -> Callable[[], None]:
-    """Return a function that raises an error if one of the files was written to since this call."""
+    """Return a function that raises an error if a file was written to since this call."""
 
-    def versions() -> list[tuple[int, ...]]:
+    def versions() -> list[tuple[int, int, int]]:
         stats = [path.stat() for path in paths]
-        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in stats]
+        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
     before = versions()
 
     def check() -> None:
         try:
-            same = versions() == before
+            is_same = versions() == before
         except OSError:
-            same = False
-        if not same:
+            is_same = False
+        if not is_same:
             raise DataError(changed(paths[0] if len(paths) == 1 else paths[0].parent))
 
     return check
 
 
-def changed(what: object) -> str:
+def changed(source: object) -> str:
     """Return the message for texts that changed while they were read."""
     return (
-        f"{what} changed while it was read. Run the same command again when nothing writes to it."
+        f"{source} changed while it was read. Run the same command again when nothing writes to it."
     )
 
 
 class ExactFloat(float):
-    """A number of a JSON file that is written as it was spelled there."""
+    """A number of a JSON file, written as it was spelled there."""
 
     spelling: str
 
@@ -142,7 +197,7 @@ class ExactFloat(float):
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """A file that cannot be read at all becomes an error that says so."""
+    """Turn errors of the file system and of gzip into one that names the file."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -155,7 +210,8 @@ def _readable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def codec(encoding: str | None) -> str:
+def find_codec(encoding: str | None) -> str:
+    """Return Python's name of an encoding; utf-8 if none is given."""
     try:
         return codecs.lookup(encoding or "utf-8").name
     except LookupError as error:
@@ -165,23 +221,24 @@ def codec(encoding: str | None) -> str:
 
 
 def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield decoded lines with their line ends. Only a newline ends a line: U+2028 and the like are
-    part of a text."""
-    opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    decoder = "utf-8-sig" if encoding == "utf-8" else encoding  # it leaves out a byte order mark
+    """Yield decoded lines with their line ends. Only a newline ends a line, not U+2028 or the
+    like."""
+    open_text: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    decoder = "utf-8-sig" if encoding == "utf-8" else encoding  # leaves out a byte order mark
     number = 0
-    with _readable(path), opened(path, "rt", encoding=decoder, newline="\n") as stream:
+    with _readable(path), open_text(path, "rt", encoding=decoder, newline="\n") as stream:
         try:
             for number, line in enumerate(stream, 1):  # noqa: B007
                 yield line
         except UnicodeDecodeError as error:
-            before, byte = error.object[: error.start], error.object[error.start]
-            marked = number == 0 and error.object[:2] in _MARKS
-            guess = "utf-16" if marked else "latin-1"
+            before = error.object[: error.start]
+            has_mark = number == 0 and error.object[:2] in _UTF16_MARKS
+            guess = "utf-16" if has_mark else "latin-1"
             raise DataError(
-                f"{path} is not {encoding if encoding != 'utf-8' else 'UTF-8'}: byte 0x{byte:02x} in line "
-                f"{number + before.count(10) + 1}. Say what it is, such as encoding={guess!r}, or "
-                f"convert it: iconv -f {guess.upper()} -t UTF-8."
+                f"{path} is not {encoding if encoding != 'utf-8' else 'UTF-8'}: byte "
+                f"0x{error.object[error.start]:02x} in line {number + before.count(10) + 1}. Say "
+                f"what it is, such as encoding={guess!r}, or convert it: iconv -f {guess.upper()} "
+                "-t UTF-8."
             ) from error
         except UnicodeError as error:
             raise DataError(
@@ -189,53 +246,24 @@ def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
             ) from error
 
 
-def _texts(
-    values: Iterator[tuple[int, Any]],
-    column: str | None,
-    records: Records,
-    is_text: Callable[[Any], bool],
-) -> Iterator[tuple[int, object]]:
-    """Yield the text of every value that is one, and of every row (a dictionary) that of its
-    column.
-
-    Without a column it is looked for among those that hold texts in the first rows.
-    """
+def _find_column(
+    values: Values, column: str | None, where: str, is_text: Callable[[Any], bool]
+) -> tuple[str | None, Values]:
+    """Return the column of the texts, which the first rows tell, and all the values."""
     preview = list(itertools.islice(values, PREVIEW_ROWS))
     rows = [value for _, value in preview if isinstance(value, dict)]
-    chosen = column
     if rows and not (column and _inner(rows[0], column)):
-        holds = {
+        holds_text = {
             name: column is not None or any(is_text(row.get(name)) for row in rows)
             for name in rows[0]
         }
-        chosen = choose_column(column, holds, records.where)
-    if chosen is not None:
-        records.facts["column"] = chosen
-    for number, value in itertools.chain(preview, values):
-        here = f"{records.where}, {records.unit} {number}"
-        if value == "" or (chosen is None and not isinstance(value, dict)):
-            yield number, value
-            continue
-        if chosen is None or not isinstance(value, dict):
-            raise DataError(
-                f"{here} is not an object with the key {chosen!r}: {shorten(repr(value), 60)}."
-            )
-        found = (value[chosen],) if chosen in value else _inner(value, chosen)
-        if found is None:
-            raise DataError(
-                f"{here} has no {chosen!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
-            )
-        yield number, records.cell(value, chosen, found[0])
-
-
-def _lines(path: Path, records: Records) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text_lines(path, records.facts["encoding"]), 1):
-        yield number, line.rstrip("\r\n")
+        column = choose_column(column, holds_text, where)
+    return column, itertools.chain(preview, values)
 
 
 def _inner(value: Any, name: str) -> tuple[Any] | None:
-    """What an object holds under a name such as `doc.text`, which leads into objects inside it;
-    None where nothing is there."""
+    """Return the value under a name such as `doc.text`, which leads into inner objects, in a tuple;
+    None if there is none."""
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
             return None
@@ -243,54 +271,49 @@ def _inner(value: Any, name: str) -> tuple[Any] | None:
     return (value,)
 
 
-def _json_values(path: Path, records: Records) -> Iterator[tuple[int, object]]:
-    lines = text_lines(path, records.facts["encoding"])
-    parse_float = ExactFloat if records.whole else None
+def _json_values(
+    path: Path, encoding: str, parse_float: Callable[[str], float] | None
+) -> tuple[str, Values]:
+    """Return the values of a JSON list or of JSON lines, and the word for one of them."""
+    lines = text_lines(path, encoding)
     head = list(itertools.islice(lines, 1))
-    if head and head[0].lstrip().startswith("["):
-        records.unit = "item"
-        try:
-            values = json.loads("".join(itertools.chain(head, lines)), parse_float=parse_float)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}, line {error.lineno} is not valid JSON: {error.msg}. Correct it."
-            ) from error
-        except ValueError as error:
-            raise DataError(
-                f"{path} is not valid JSON: {json_problem(error)}. Correct it."
-            ) from error
-        yield from enumerate(values, 1)
-        return
-    yield from json_lines(
-        itertools.chain(head, lines),
-        path,
-        "JSON string or object (or the whole file one list)",
-        parse_float,
-    )
+    lines = itertools.chain(head, lines)
+    if not head or not head[0].lstrip().startswith("["):
+        expected = "JSON string or object (or the whole file one list)"
+        return "line", json_lines(lines, path, expected, parse_float)
+    try:
+        return "item", enumerate(json.loads("".join(lines), parse_float=parse_float), 1)
+    except ValueError as error:
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise DataError(
+            f"{path}{line} is not valid JSON: {json_problem(error)}. Correct it."
+        ) from error
 
 
 def json_lines(
     lines: Iterable[str],
     path: Path,
-    expected: str = "JSON object",
+    expected: str,
     parse_float: Callable[[str], float] | None = None,
-) -> Iterator[tuple[int, object]]:
-    """The value of every line, with its number; an empty text for a blank line."""
+) -> Values:
+    """Yield the value of every line, with its number; an empty text for a blank line."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             yield number, ""
             continue
         try:
-            yield number, json.loads(line, parse_float=parse_float)
+            value = json.loads(line, parse_float=parse_float)
         except ValueError as error:
             raise DataError(
-                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must be one {expected}."
+                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must "
+                f"be one {expected}."
             ) from error
+        yield number, value
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object of every line that is not blank, with its number."""
-    for number, value in json_lines(text_lines(path), path):
+    """Yield the object of every line that is not blank, with its number."""
+    for number, value in json_lines(text_lines(path), path, "JSON object"):
         if isinstance(value, dict):
             yield number, value
         elif value != "":
@@ -299,17 +322,8 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             )
 
 
-def _csv_values(path: Path, records: Records) -> Iterator[tuple[int, Any]]:
-    yield from csv_rows(path, records.facts["encoding"], records.facts)
-
-
-def csv_rows(
-    path: Path, encoding: str = "utf-8", facts: dict[str, Any] | None = None
-) -> Iterator[tuple[int, Any]]:
-    """Yield every row by the names of its columns, with its line; an empty text for a blank row.
-
-    The header tells what separates the fields, which goes into `facts`.
-    """
+def csv_values(path: Path, encoding: str = "utf-8") -> tuple[str, Values]:
+    """Return what separates the fields of a table, and its rows; an empty text for a blank row."""
     # The limit is one of the process, 128 KiB at first: less than some documents.
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))
     lines = text_lines(path, encoding)
@@ -317,26 +331,29 @@ def csv_rows(
     filled: list[str] = []
     while len(filled) < 2 and (line := next(lines, None)) is not None:
         head.append(line)
-        filled += [line] if line.strip() else []
+        if line.strip():
+            filled.append(line)
     delimiter = _delimiter(filled, path)
-    if facts is not None:
-        facts["delimiter"] = delimiter
-    reader = csv.reader(itertools.chain(head, lines), delimiter=delimiter, strict=True)
+    return delimiter, _csv_rows(itertools.chain(head, lines), delimiter, path)
+
+
+def _csv_rows(lines: Iterable[str], delimiter: str, path: Path) -> Values:
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
     try:
-        for row in reader:
-            if not any(field.strip() for field in row):
+        for fields in reader:
+            if not any(field.strip() for field in fields):
                 if header:
                     yield reader.line_num, ""
             elif not header:
-                header = _header(row, path)
-            elif len(row) != len(header):
-                raise DataError(
-                    f"{path}, line {reader.line_num} has {len(row)} fields, the header has {len(header)}. "
-                    f"Put texts that hold {delimiter!r} or line ends in double quotes."
-                )
+                header = _header(fields, path)
+            elif len(fields) == len(header):
+                yield reader.line_num, dict(zip(header, fields, strict=True))
             else:
-                yield reader.line_num, dict(zip(header, row, strict=True))
+                raise DataError(
+                    f"{path}, line {reader.line_num} has {len(fields)} fields, the header has "
+                    f"{len(header)}. Put texts that hold {delimiter!r} or line ends in double quotes."
+                )
     except csv.Error as error:
         raise DataError(
             f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes."
@@ -344,20 +361,19 @@ def csv_rows(
 
 
 def _delimiter(lines: list[str], path: Path) -> str:
-    """Return what separates the fields of the header; the row below it tells where several could,
-    and what is only a mark in a name."""
+    """Return what separates the fields of the header; the row below it decides between several."""
     usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
-    widths = {one: [_width(line, one) for line in lines] for one in DELIMITERS}
-    possible = [one for one, width in widths.items() if width and width[0] > 1]
-    if len(lines) > 1 and lines[1].count('"') % 2 == 0:  # else it goes on in the next line
-        possible = [one for one in possible if widths[one][1] > 1]
-    even = [one for one in possible if len(set(widths[one])) == 1]
-    if len(possible) > 1 and len(even) == 1:
+    widths = {sign: [_width(line, sign) for line in lines] for sign in DELIMITERS}
+    possible = [sign for sign in DELIMITERS if widths[sign] and widths[sign][0] > 1]
+    if len(lines) > 1 and lines[1].count('"') % 2 == 0:  # else the row ends in a later line
+        possible = [sign for sign in possible if widths[sign][1] > 1]
+    even = [sign for sign in possible if len(set(widths[sign])) == 1]
+    if len(even) == 1:
         possible = even
     if len(possible) > 1 and (even or usual not in possible):
-        given = " or by ".join(map(repr, possible))
+        signs = " or by ".join(map(repr, possible))
         raise DataError(
-            f"{path}: its fields may be separated by {given}. Put fields that hold them in double "
+            f"{path}: its fields may be separated by {signs}. Put fields that hold them in double "
             "quotes."
         )
     delimiter = possible[0] if len(possible) == 1 else usual
@@ -390,44 +406,48 @@ def _is_string(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _parquet_texts(
-    path: Path, column: str | None, records: Records
-) -> Iterator[tuple[int, object]]:
+def _parquet_values(path: Path, column: str | None, whole: bool) -> tuple[str, Values]:
+    """Return the column of the texts and the rows of a parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def is_string(kind: Any) -> bool:
+    def is_string(kind: pa.DataType) -> bool:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        return bool(
-            pa.types.is_string(kind)
-            or pa.types.is_large_string(kind)
-            or pa.types.is_string_view(kind)
+        kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+        return any(is_kind(kind) for is_kind in kinds)
+
+    @contextmanager
+    def explained() -> Iterator[None]:
+        # ValueError: strings that are not UTF-8
+        problems = (pa.ArrowException, ValueError, OverflowError, MemoryError)
+        try:
+            with _readable(path):
+                yield
+        except problems as error:
+            raise DataError(
+                f"{path} is not a readable parquet file: {error}. Write or download it again."
+            ) from error
+
+    with explained():
+        schema = pq.read_schema(path)
+        chosen = choose_column(
+            column, {field.name: is_string(field.type) for field in schema}, str(path)
         )
+    names = schema.names if whole else [chosen]
 
-    try:
-        with _readable(path), pq.ParquetFile(path) as table:
-            chosen = choose_column(
-                column, {f.name: is_string(f.type) for f in table.schema_arrow}, str(path)
-            )
-            records.facts["column"] = chosen
-            del records.facts["encoding"]  # a parquet string says itself that it is UTF-8
-            names = table.schema_arrow.names if records.whole else [chosen]
-            batches = table.iter_batches(batch_size=1024, columns=names)
-            rows = (row for batch in batches for row in batch.to_pylist())
-            for number, row in enumerate(rows, 1):
-                yield number, records.cell(row, chosen, row[chosen])
-    except (
-        pa.ArrowException,
-        ValueError,
-        OverflowError,
-        MemoryError,
-    ) as error:  # ValueError: strings that are not UTF-8
-        raise DataError(
-            f"{path} is not a readable parquet file: {error}. Write or download it again."
-        ) from error
+    def values() -> Values:
+        number = 0
+        with explained(), pq.ParquetFile(path) as table:
+            for batch in table.iter_batches(batch_size=1024, columns=names):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+
+    return chosen, values()
 
 
-def _xlsx_values(path: Path, records: Records) -> Iterator[tuple[int, Any]]:
+def _xlsx_values(path: Path) -> Values:
+    """Yield the rows of the first sheet."""
     require("xlsx")
     from python_calamine import CalamineError, CalamineWorkbook
 
@@ -439,9 +459,9 @@ def _xlsx_values(path: Path, records: Records) -> Iterator[tuple[int, Any]]:
         raise DataError(
             f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it again, or as .csv."
         ) from error
-    more = book.sheet_names[1:]
-    if more:
-        log.info("%s: its first sheet is read (%s), not %s", path, sheet.name, ", ".join(more))
+    others = book.sheet_names[1:]
+    if others:
+        log.info("%s: its first sheet is read (%s), not %s", path, sheet.name, ", ".join(others))
     first = cells[0] if cells else []
     places = [i for i, name in enumerate(first) if name != ""]
     header = _header([str(_cell(first[i])) for i in places], path)
@@ -451,72 +471,61 @@ def _xlsx_values(path: Path, records: Records) -> Iterator[tuple[int, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell's value: None where it is empty, a whole number where it is one."""
+    """Return a cell's value: None if it is empty, a whole number if it is one."""
     if value == "":
         return None
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _header(names: list[str], path: Path) -> list[str]:
-    """Names of columns, each once; one without a name is called by its place."""
-    names = [name.strip() or f"column_{i}" for i, name in enumerate(names, 1)]
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise DataError(f"{path} has two columns named {twice!r}. Rename one of them.")
-    return names
+    """Return the names of columns; a column without a name is called by its place."""
+    header = [name.strip() or f"column_{i}" for i, name in enumerate(names, 1)]
+    for i, name in enumerate(header):
+        if name in header[:i]:
+            raise DataError(f"{path} has two columns named {name!r}. Rename one of them.")
+    return header
 
 
-_READERS: dict[str, Callable[[Path, Records], Iterator[tuple[int, Any]]]] = {
-    ".txt": _lines,
-    ".jsonl": _json_values,
-    ".ndjson": _json_values,
-    ".json": _json_values,
-    ".csv": _csv_values,
-    ".tsv": _csv_values,
-    ".xlsx": _xlsx_values,
-}
-_HOLDS_TEXT = {kind: _is_words if kind in (".csv", ".tsv") else _is_string for kind in _READERS}
-SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".xlsx")
-
-
-def choose_column(given: str | None, columns: Mapping[str, bool], where: str) -> str:
-    """The column to read: the one given, else one with a usual name, else the only one that holds
-    text.
+def choose_column(column: str | None, columns: Mapping[str, bool], where: str) -> str:
+    """Return the column to read: the one named, else one with a usual name, else the only one that
+    holds text.
 
     `columns` says of each column whether it holds strings.
 
     >>> choose_column(None, {"id": False, "body": True}, "posts.csv")
     'body'
     """
-    listed = ", ".join(repr(name) for name in columns) or "none"
+    names = ", ".join(repr(name) for name in columns) or "none"
     strings = [name for name, is_string in columns.items() if is_string]
-    if given is not None:
-        if given not in columns:
-            near = near_misses(given, columns)
+    if column is not None:
+        if column not in columns:
+            near = near_misses(column, columns)
             guess = f" Did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{where} has no column {given!r}.{guess} Columns: {listed}.")
-        if given not in strings:
+            raise DataError(f"{where} has no column {column!r}.{guess} Columns: {names}.")
+        if column not in strings:
             texts = ", ".join(repr(name) for name in strings) or "none"
             raise DataError(
-                f"{where}: column {given!r} does not hold text. Columns that do: {texts}."
+                f"{where}: column {column!r} does not hold text. Columns that do: {texts}."
             )
-        return given
+        return column
     by_name = {name.strip().lower(): name for name in reversed(strings)}
     for name in PREFERRED_COLUMNS:
         if name in by_name:
             return by_name[name]
     if len(strings) == 1:
         return strings[0]
-    found = "no column of text" if not strings else f"{len(strings)} columns of text"
-    raise DataError(f"{where} has {found}. Name the one to read with column=. Columns: {listed}.")
+    problem = f"{len(strings)} columns of text" if strings else "no column of text"
+    raise DataError(f"{where} has {problem}. Name the one to read with column=. Columns: {names}.")
 
 
 def table_columns(table: Any) -> list[str] | None:
-    """The columns of a table in memory (pandas, Polars, `datasets`); None for anything else."""
+    """Return the columns of a table in memory (pandas, Polars, `datasets`); None for anything
+    else."""
     names = getattr(table, "column_names", None)
     if isinstance(names, dict):
         raise DataError(
-            f"a dataset with several splits was given ({', '.join(names)}). Give one: dataset[{next(iter(names))!r}]."
+            f"a dataset with several splits was given ({', '.join(names)}). Give one: "
+            f"dataset[{next(iter(names))!r}]."
         )
     if names is None and hasattr(table, "columns") and hasattr(table, "__getitem__"):
         names = table.columns
@@ -524,79 +533,59 @@ def table_columns(table: Any) -> list[str] | None:
 
 
 def read_table(table: Any, names: list[str], column: str | None, whole: bool = False) -> Records:
-    """The texts of one column of a table in memory; what is missing there is null."""
+    """Return the records of a table in memory; missing values are null."""
+    where = f"the given {type(table).__name__}"
 
-    def values(name: str) -> Iterator[object]:
-        return (
-            None if is_missing(value) and not isinstance(value, str) else value
-            for value in table[name]
-        )
+    def cells(name: str) -> Iterator[object]:
+        for value in table[name]:
+            yield None if is_missing(value) and not isinstance(value, str) else value
 
     def holds_text(name: str) -> bool:
         if name == column:
             return True
-        some = [
-            value for value in itertools.islice(values(name), PREVIEW_ROWS) if value is not None
-        ]
-        return bool(some) and isinstance(some[0], str)
+        preview = itertools.islice(cells(name), PREVIEW_ROWS)
+        return isinstance(next((value for value in preview if value is not None), None), str)
 
-    chosen = choose_column(
-        column, {name: holds_text(name) for name in names}, f"the given {type(table).__name__}"
-    )
-    records = Records(
-        iter(()), f"the given {type(table).__name__}", "row", {"column": chosen}, whole
-    )
-    rows = (
-        (dict(zip(names, row, strict=True)) for row in zip(*map(values, names), strict=True))
-        if whole
-        else None
-    )
-    records.items = enumerate(
-        values(chosen) if rows is None else (records.cell(row, chosen, row[chosen]) for row in rows)
-    )
-    return records
-
-
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
-
-Rows = list[tuple[int, dict[str, Any]]]
+    chosen = choose_column(column, {name: holds_text(name) for name in names}, where)
+    columns = names if whole else [chosen]
+    rows = zip(*(cells(name) for name in columns), strict=True)
+    values = enumerate(dict(zip(columns, row, strict=True)) for row in rows)
+    return Records("memory", "texts", where, "row", values, chosen, {"column": chosen})
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell holds nothing: null, not a number, or no letter.
+    """Return whether a cell holds nothing: null, not a number, or no letter.
 
     >>> [is_missing(value) for value in (None, float("nan"), " ", 0, "no")]
     [True, True, True, False, False]
     """
-    return (
-        value is None
-        or (isinstance(value, float) and math.isnan(value))
-        or (isinstance(value, str) and not value.strip())
-    )
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def as_label(value: Any, where: str) -> str:
-    """A class as a text. Lists, objects and missing values are refused."""
-    if is_missing(value) or isinstance(value, (list, dict, tuple, set)):
+    """Return a class as a text. Lists, objects and missing values are refused."""
+    if is_missing(value) or isinstance(value, list | dict | tuple | set):
         raise DataError(f"{where}: a label is a text or a number, not {value!r:.60}.")
     return str(value)
 
 
 def read_rows(path: Path) -> tuple[list[str], Rows]:
-    """The names of the columns, and every row that is not blank with its number in the file."""
+    """Return the columns of a table, and every row that is not blank with its number."""
     name = path.name.lower().removesuffix(".gz")
-    suffix = next((ending for ending in TABLE_SUFFIXES if name.endswith(ending)), None)
-    if suffix is None:
+    if not name.endswith(TABLE_SUFFIXES):
         raise DataError(
-            f"{path} is not a table that can be read. Valid: {', '.join(TABLE_SUFFIXES)}, each also with .gz."
+            f"{path} is not a table that can be read. Valid: {', '.join(TABLE_SUFFIXES)}, each "
+            "also with .gz."
         )
     if not path.is_file():
         raise DataError(
             f"there is no file {path}. Give the labeled examples as {', '.join(TABLE_SUFFIXES[:3])}."
         )
     check_version = version_check(path)
-    read = json_objects if suffix in (".jsonl", ".ndjson") else csv_rows
-    rows = [(number, row) for number, row in read(path) if row != ""]
+    values = csv_values(path)[1] if name.endswith(CSV_SUFFIXES) else json_objects(path)
+    rows = [(number, row) for number, row in values if row != ""]
     check_version()
     if not rows:
         raise DataError(f"{path} holds no examples.")

@@ -1,7 +1,6 @@
 """The texts of a task as a corpus to profile, as the paper's Appendix E takes them.
 
-run = layerscope.profile("smollm2-135m", task_corpus("TrecQuestions", sample=200))    # `layerscope
-profile --task`
+run = layerscope.profile("smollm2-135m", task_corpus("TrecQuestions", sample=200))
 """
 
 from __future__ import annotations

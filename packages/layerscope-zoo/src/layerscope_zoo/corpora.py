@@ -18,7 +18,7 @@ class HubCorpus(CorpusEntry):
 
     origin: HubDataset
 
-    def records(self, column: str | None, *, offline: bool, whole: bool) -> Records:
+    def read(self, column: str | None, *, offline: bool, whole: bool) -> Records:
         """Read the hub's dataset."""
         return read_hub(self.origin.spec, column=column, offline=offline, whole=whole)
 

@@ -94,7 +94,7 @@ def from_runs(
 ) -> Tables:
     """A profile's curves and an evaluation's scores, of the same model.
 
-    Several profiles are each of one task's own texts (`layerscope profile --task`): a task then has
+    Several profiles are each of one task's own texts (`task_corpus`): a task then has
     its own values.
     """
     profiles = list(runs) if isinstance(runs, Sequence) else [runs]
@@ -130,7 +130,7 @@ def from_runs(
         facts["metrics_on"] = "each task's own texts"
         if left := sorted(set(scores["task"]) - set(map(str, tasks))):
             notes.append(
-                f"no profile of the texts of {', '.join(left)}: left out. `layerscope profile --task TASK` makes one."
+                f"no profile of the texts of {', '.join(left)}: left out. `profile(model, task_corpus(TASK))` makes one."
             )
     if reading.has_norm and reading.final_norm != norms["scores"]:
         notes.append(
@@ -163,7 +163,7 @@ def _check_profiles(profiles: Sequence[Profile], tasks: Sequence[str | None]) ->
         return
     if None in tasks:
         raise LayerscopeError(
-            "several profiles are taken only if each is of one task's texts (`layerscope profile --task TASK`)."
+            "several profiles are taken only if each is of one task's texts (`profile(model, task_corpus(TASK))`)."
         )
     if twice := sorted({str(task) for task in tasks if tasks.count(task) > 1}):
         raise LayerscopeError(
