@@ -900,7 +900,7 @@ def embed_tiny(work: Path, found: Recorder) -> None:
     for i, record in enumerate(hits.to_dict("records")):
         found.choice("search", str(i), record["text"])
         found.number("search", str(i), record["cosine"])
-    run = layerscope.compare_models([model, other], data, column="text", sample=40)
+    run = layerscope.compare([model, other], data, column="text", sample=40)
     agreement = run.agreement.to_numpy()
     found.choice("compare", "shape", agreement.shape)
     for i, value in enumerate(agreement.ravel()):

@@ -36,8 +36,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
 
 import layerscope
+from layerscope.data import load_corpus
 
-texts = list(layerscope.load_corpus("lee"))
+texts = list(load_corpus("lee"))
 core = Tokenizer(models.BPE(unk_token="<unk>"))
 core.pre_tokenizer = pre_tokenizers.ByteLevel()
 core.train_from_iterator(

@@ -32,8 +32,9 @@ if "google.colab" in sys.modules:
 # %%
 import pandas as pd
 import layerscope
+from layerscope.data import load_corpus
 
-frame = pd.DataFrame({"text": layerscope.load_corpus("lee", limit=50).texts})
+frame = pd.DataFrame({"text": load_corpus("lee", limit=50).texts})
 frame["words"] = frame["text"].str.split().str.len()
 better = layerscope.improve(
     "smollm2-135m", frame, max_length=48, templates=["one-word"], out="better"

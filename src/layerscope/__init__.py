@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any
 from layerscope.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from layerscope import metrics, training
+    from layerscope.core.readout import Readout
     from layerscope.core.runs import load_run
-    from layerscope.data import Corpus, load_corpus
-    from layerscope.embedding import ModelComparison, compare_models, embed, encode, search
+    from layerscope.embedding import compare, embed, encode, search
     from layerscope.errors import LayerscopeError
     from layerscope.evaluation.job import evaluate
     from layerscope.evaluation.run import Evaluation
     from layerscope.exporting import Exported, export
     from layerscope.improving import Improved, improve
-    from layerscope.models import LoadedModel
     from layerscope.models.load import load, wrap
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Profile, profile
@@ -35,47 +33,41 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Choice",
-    "Corpus",
     "Evaluation",
     "Exported",
     "Improved",
     "LayerscopeError",
-    "LoadedModel",
-    "ModelComparison",
     "ProbeRun",
     "Profile",
+    "Readout",
     "__version__",
-    "compare_models",
+    "compare",
     "embed",
     "encode",
     "evaluate",
     "export",
     "improve",
     "load",
-    "load_corpus",
     "load_run",
-    "metrics",
     "probe",
     "profile",
     "search",
     "select",
     "select_with_labels",
-    "training",
     "wrap",
     "write_report",
 ]
 
-# Where the public names live. One that is not here is a module of the package.
 _HOMES = {
+    "core.readout": ("Readout",),
     "core.runs": ("load_run",),
-    "data": ("Corpus", "load_corpus"),
-    "embedding": ("ModelComparison", "compare_models", "embed", "encode", "search"),
+    "embedding": ("compare", "embed", "encode", "search"),
     "errors": ("LayerscopeError",),
     "evaluation.job": ("evaluate",),
     "evaluation.run": ("Evaluation",),
     "exporting": ("Exported", "export"),
     "improving": ("Improved", "improve"),
-    "models": ("LoadedModel", "load", "wrap"),
+    "models": ("load", "wrap"),
     "probing": ("ProbeRun", "probe"),
     "profiling.job": ("profile",),
     "profiling.run": ("Profile",),
@@ -83,14 +75,13 @@ _HOMES = {
     "selection": ("Choice", "select"),
     "selection.labels": ("select_with_labels",),
 }
+"""The modules of the public names, which are imported when a name is first used."""
 
 
 def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _HOMES.items() if name in names), None)
-    if home is not None:
-        return getattr(importlib.import_module(f"layerscope.{home}"), name)
-    if name in __all__:
-        return importlib.import_module(f"layerscope.{name}")
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"layerscope.{module}"), name)
     raise AttributeError(
         f"module 'layerscope' has no attribute {name!r}. Public names: {', '.join(__all__)}."
     )

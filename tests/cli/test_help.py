@@ -26,7 +26,6 @@ from layerscope.core.runs import load_run
 from layerscope.profiling.config import ProfileConfig
 from layerscope.spectra import faster
 from tests.cli.support import Cli
-from tests.forking import run_python
 
 load_commands()
 doctor: Any = sys.modules["layerscope.cli.doctor"]
@@ -228,12 +227,10 @@ def test_the_doctor_tells_who_has_a_gpu_of_its_kernels(monkeypatch: pytest.Monke
 
 def test_the_namespace_shows_everything_public() -> None:
     assert set(layerscope.__all__) == set(dir(layerscope))
-    assert {"profile", "load_run", "metrics", "select", "write_report"} <= set(dir(layerscope))
+    assert {"profile", "load_run", "compare", "select", "write_report"} <= set(dir(layerscope))
     for name in layerscope.__all__:
         assert getattr(layerscope, name) is not None
-    code = "import layerscope; print(layerscope.metrics.__name__, layerscope.training.__name__)"
-    done = run_python(code, without=["layerscope"])
-    assert done.stdout.split() == ["layerscope.metrics", "layerscope.training"]
+    assert len(layerscope.__all__) <= 24
 
 
 @pytest.mark.parametrize("name", ["profile", "evaluate", "probe", "improve", "export"])

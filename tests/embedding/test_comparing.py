@@ -97,7 +97,7 @@ def test_models_on_texts_with_labels(tmp_path: Path) -> None:
     ready = tiny_model("bert", seed=3)
     ready.identity["sentence_encoder"] = True
     spaced = [f" {text} " for text in texts]
-    found = layerscope.compare_models(
+    found = layerscope.compare(
         [tiny_model("llama"), ready], spaced, labels=tmp_path / "labels.csv", progress=False
     )
     assert found.verdict.startswith("Use ")
@@ -110,8 +110,8 @@ def test_models_on_texts_with_labels(tmp_path: Path) -> None:
         "text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts))
     )
     with pytest.raises(LayerscopeError, match="0 texts that are not among the labels; 20"):
-        layerscope.compare_models([tiny_model("llama"), ready], texts, labels=every)
+        layerscope.compare([tiny_model("llama"), ready], texts, labels=every)
     with pytest.raises(InvalidValueError, match="same name"):
-        layerscope.compare_models([tiny_model("llama"), tiny_model("llama")], texts, progress=False)
+        layerscope.compare([tiny_model("llama"), tiny_model("llama")], texts, progress=False)
     with pytest.raises(InvalidValueError, match="two models"):
-        layerscope.compare_models(["x"], texts)
+        layerscope.compare(["x"], texts)

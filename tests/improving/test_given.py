@@ -11,6 +11,7 @@ import pytest
 import transformers as hf
 
 import layerscope
+from layerscope.data import load_corpus
 from layerscope.errors import DataError, ModelError, UnknownNameError
 from layerscope.models import wrap
 from layerscope.report.sections.improve import from_improvement
@@ -36,7 +37,7 @@ def test_a_data_frame_is_read_by_its_column_of_texts(llama, result) -> None:
 
 def test_what_is_missing_in_a_table_is_left_out() -> None:
     frame = pd.DataFrame({"text": ["one", None, float("nan"), "two"]})
-    corpus = layerscope.load_corpus(frame)
+    corpus = load_corpus(frame)
     assert corpus.texts == ("one", "two")
     assert corpus.dropped == {"null": 2}
 

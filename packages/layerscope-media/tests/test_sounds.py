@@ -14,6 +14,7 @@ import transformers as hf
 import layerscope
 from layerscope.capture import expand_sites
 from layerscope.capture.hooks import check_residual
+from layerscope.data import load_corpus
 from layerscope.errors import DataError
 from layerscope.forward import read_states
 from layerscope.models import load, wrap
@@ -171,7 +172,7 @@ def test_a_folder_of_a_model_and_a_folder_of_wav_files(tmp_path: Path) -> None:
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     model = wrap(build("hubert"))
     with pytest.raises(DataError, match="give sounds"):
-        layerscope.profile(model, layerscope.load_corpus(["a text"]))
+        layerscope.profile(model, load_corpus(["a text"]))
     with pytest.raises(DataError, match="is a text"):
         layerscope.profile(model, ["a text"])
     with pytest.raises(DataError, match="16000 samples per second"):

@@ -63,6 +63,7 @@ def losses(module: Any, rows: list[list[int]], skip: int) -> list[float]:
 def measure(name: str, token: str) -> pd.DataFrame:
     """One reading: a model with a token in front of every text, or none."""
     import layerscope
+    from layerscope.data import load_corpus
 
     model = layerscope.load(name, device="cpu")
     read = layerscope.wrap(model.module, starting_with(model.tokenizer, token), name=name)
@@ -72,7 +73,7 @@ def measure(name: str, token: str) -> pd.DataFrame:
         read, "lee", limit=TEXTS, max_length=length, final_norm="raw", metrics=measured
     )
     table = run.table[run.table["normalization"] == "raw"].assign(model=name, token=token)
-    rows = read.tokenize(layerscope.load_corpus("lee", limit=PREDICTED).texts, length).ids
+    rows = read.tokenize(load_corpus("lee", limit=PREDICTED).texts, length).ids
     loss = {"model": name, "token": token, "layer": read.n_blocks, "metric": "loss", "n": len(rows)}
     loss["value"] = sum(losses(model.module, rows, bool(token))) / len(rows)
     return pd.concat([table[list(COLUMNS)], pd.DataFrame([loss])], ignore_index=True)

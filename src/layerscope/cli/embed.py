@@ -39,11 +39,11 @@ def compare_command(
 ) -> None:
     """Compare models and exported folders on your texts: agreement, labels, speed, size, and which
     to use."""
-    from layerscope.embedding.comparing import compare_models
+    from layerscope.embedding.comparing import compare
 
     settings = shared.keywords(option, column=column, labels=labels, sample=sample)
     where = shared.run_keywords(device, model_option, engine, as_json)
-    comparison = compare_models(models, data, **settings, **where)
+    comparison = compare(models, data, **settings, **where)
 
     def print_comparison() -> None:
         from rich.markup import escape

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from layerscope.catalogue import Catalogue, Entry
-from layerscope.data.readers import Records, read_file
+from layerscope.data.readers import read_file
+from layerscope.data.records import Records
 
 __all__ = ["CORPORA", "CorpusEntry"]
 

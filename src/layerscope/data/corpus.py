@@ -21,7 +21,8 @@ from layerscope.data.catalogue import CORPORA
 from layerscope.data.documents import read_documents
 from layerscope.data.hub import read_hub
 from layerscope.data.items import PackedTexts, Shown, content_key, duplicate_warnings
-from layerscope.data.readers import SUFFIXES, Records, Row, read_file, read_table, table_columns
+from layerscope.data.readers import SUFFIXES, read_file
+from layerscope.data.records import Records, Row, read_table, table_columns
 from layerscope.data.specs import HubSpec, locate
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError, near_misses, one_line
 from layerscope.extras import check_zoo

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerscope.data.readers import (
-    SUFFIXES,
-    Records,
-    Values,
-    find_codec,
-    text_lines,
-    version_check,
-)
+from layerscope.data.readers import SUFFIXES, find_codec, text_lines
+from layerscope.data.records import Records, Values, version_check
 from layerscope.errors import DataError
 
 DOCUMENTS = (".txt", ".md")

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from layerscope.data.readers import Records, Values, choose_column
+from layerscope.data.records import Records, Values, choose_column
 from layerscope.data.specs import HubSpec
 from layerscope.errors import (
     DataError,

@@ -1,4 +1,4 @@
-"""`compare_models`: several models on the user's texts, and in plain words which of them to use."""
+"""`compare`: several models on the user's texts, and in plain words which of them to use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READY = "trained for embeddings, and such an encoder beat improved small models
 
 @dataclass
 class ModelComparison:
-    """What `compare_models` returns: a row per model, who agrees with whom, and the verdict."""
+    """What `compare` returns: a row per model, who agrees with whom, and the verdict."""
 
     table: pd.DataFrame
     agreement: pd.DataFrame
@@ -76,7 +76,7 @@ class _Compared:
         return "as it comes" if self.ready else "last layer, mean"
 
 
-def compare_models(
+def compare(
     models: Sequence[Any],
     data: Any,
     *,
@@ -95,14 +95,14 @@ def compare_models(
     language models at the last layer, the mean of the tokens. `labels` is a file of labeled
     examples, as for `improve`; agreement is measured on other texts.
 
-        layerscope.compare_models(["smollm2-135m", "minilm-l6"], "mine.csv", labels="some.csv").verdict
+        layerscope.compare(["smollm2-135m", "minilm-l6"], "mine.csv", labels="some.csv").verdict
     """
     if len(models) < 2:
         raise InvalidValueError("a comparison takes two models or more.")
     ways: dict[str, Any] = {
         name: options.pop(name) for name in ("engine", "progress") if name in options
     }
-    command = Command("compare_models", options, **ways, offline=offline, function=compare_models)
+    command = Command("compare", options, **ways, offline=offline, function=compare)
     for model in models:
         if isinstance(model, str | Path):
             check_name(model)

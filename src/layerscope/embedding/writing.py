@@ -22,7 +22,7 @@ import numpy as np
 from layerscope.command import Command
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
-from layerscope.data.readers import Row, changed
+from layerscope.data.records import Row, changed
 from layerscope.embedding.encoders import Encoder, Layers, decisive, in_blocks, open_encoder
 from layerscope.engines import Engine
 from layerscope.errors import (

@@ -16,7 +16,8 @@ from layerscope.data.corpus import Corpus
 from layerscope.data.items import is_items
 from layerscope.data.kinds import get_kind
 from layerscope.data.labeled import PARTS, LabeledItems
-from layerscope.data.readers import TABLE_SUFFIXES, as_label, is_missing, read_rows
+from layerscope.data.readers import TABLE_SUFFIXES, read_rows
+from layerscope.data.records import as_label, is_missing
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, clean_names
 
 _FILES = (

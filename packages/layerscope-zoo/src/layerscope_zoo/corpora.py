@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from layerscope.data import HubSpec
 from layerscope.data.catalogue import CorpusEntry
 from layerscope.data.hub import read_hub
-from layerscope.data.readers import Records
+from layerscope.data.records import Records
 from layerscope_zoo.origins import File, HubDataset, Published
 from layerscope_zoo.packages import Package
 

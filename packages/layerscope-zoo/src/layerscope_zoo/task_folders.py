@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.data.readers import as_label
+from layerscope.data.records import as_label
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks.mteb_tasks import is_mteb_task, mteb_task, needed_splits
 from layerscope.evaluation.tasks.source import LoadedTask, TaskSource

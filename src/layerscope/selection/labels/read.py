@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from layerscope.data.readers import as_label, is_missing, read_rows
+from layerscope.data.readers import read_rows
+from layerscope.data.records import as_label, is_missing
 from layerscope.errors import DataError, clean_names
 
 __all__ = ["read_labels"]

@@ -1,0 +1,200 @@
+"""Texts and rows as they come from a file, a table in memory or the hub, and the column to read."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from layerscope.core.formatting import shorten
+from layerscope.errors import DataError, near_misses
+
+__all__ = ["Records", "as_label"]
+
+PREFERRED_COLUMNS = ("text", "sentence", "content")
+PREVIEW_ROWS = 100
+"""Number of first rows that tell columns of text from columns of numbers."""
+
+Values = Iterator[tuple[int, Any]]
+"""Numbers of lines or rows, and the value of each: a text, or a row as a dictionary."""
+
+
+class Row(NamedTuple):
+    """A text with the other columns of its row, by name."""
+
+    text: object
+    others: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Records:
+    """Values in reading order, and facts about their source.
+
+    `column` names the column of the texts; None if the values are texts. `clean` removes what is
+    not part of a text. `check_version` raises an error if a file was written to since reading
+    began.
+    """
+
+    kind: str
+    name: str
+    where: str
+    unit: str
+    values: Values
+    column: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    check_version: Callable[[], None] = lambda: None
+    clean: Callable[[str], str] | None = None
+    text_filter: str | None = None
+
+    def rows(self, whole: bool) -> Iterator[tuple[int, Any]]:
+        """Yield the texts, or with `whole` each as a `Row` with the other columns."""
+        for number, value in self.values:
+            text = value
+            others: dict[str, Any] = {}
+            if self.column is not None and value != "":
+                text = self._text(number, value, self.column)
+                if whole:
+                    others = {key: item for key, item in value.items() if key != self.column}
+            if self.clean is not None and isinstance(text, str):
+                text = self.clean(text)
+            yield number, Row(text, others) if whole else text
+
+    def _text(self, number: int, value: Any, column: str) -> object:
+        if isinstance(value, dict) and column in value:
+            return value[column]
+        here = f"{self.where}, {self.unit} {number}"
+        if not isinstance(value, dict):
+            raise DataError(
+                f"{here} is not an object with the key {column!r}: {shorten(repr(value), 60)}."
+            )
+        inner = inner_value(value, column)
+        if inner is None:
+            raise DataError(
+                f"{here} has no {column!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
+            )
+        return inner[0]
+
+
+def version_check(*paths: Path) -> Callable[[], None]:
+    """Return a function that raises an error if a file was written to since this call."""
+
+    def versions() -> list[tuple[int, int, int]]:
+        stats = [path.stat() for path in paths]
+        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+    before = versions()
+
+    def check() -> None:
+        try:
+            is_same = versions() == before
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise DataError(changed(paths[0] if len(paths) == 1 else paths[0].parent))
+
+    return check
+
+
+def changed(source: object) -> str:
+    """Return the message for texts that changed while they were read."""
+    return (
+        f"{source} changed while it was read. Run the same command again when nothing writes to it."
+    )
+
+
+def inner_value(value: Any, name: str) -> tuple[Any] | None:
+    """Return the value under a name such as `doc.text`, which leads into inner objects, in a tuple;
+    None if there is none."""
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return (value,)
+
+
+def choose_column(column: str | None, columns: Mapping[str, bool], where: str) -> str:
+    """Return the column to read: the one named, else one with a usual name, else the only one that
+    holds text.
+
+    `columns` says of each column whether it holds strings.
+
+    >>> choose_column(None, {"id": False, "body": True}, "posts.csv")
+    'body'
+    """
+    names = ", ".join(repr(name) for name in columns) or "none"
+    strings = [name for name, is_string in columns.items() if is_string]
+    if column is not None:
+        if column not in columns:
+            near = near_misses(column, columns)
+            guess = f" Did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{where} has no column {column!r}.{guess} Columns: {names}.")
+        if column not in strings:
+            texts = ", ".join(repr(name) for name in strings) or "none"
+            raise DataError(
+                f"{where}: column {column!r} does not hold text. Columns that do: {texts}."
+            )
+        return column
+    by_name = {name.strip().lower(): name for name in reversed(strings)}
+    for name in PREFERRED_COLUMNS:
+        if name in by_name:
+            return by_name[name]
+    if len(strings) == 1:
+        return strings[0]
+    problem = f"{len(strings)} columns of text" if strings else "no column of text"
+    raise DataError(f"{where} has {problem}. Name the one to read with column=. Columns: {names}.")
+
+
+def table_columns(table: Any) -> list[str] | None:
+    """Return the columns of a table in memory (pandas, Polars, `datasets`); None for anything
+    else."""
+    names = getattr(table, "column_names", None)
+    if isinstance(names, dict):
+        raise DataError(
+            f"a dataset with several splits was given ({', '.join(names)}). Give one: "
+            f"dataset[{next(iter(names))!r}]."
+        )
+    if names is None and hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        names = table.columns
+    return None if names is None or isinstance(names, str) else [str(name) for name in names]
+
+
+def read_table(table: Any, names: list[str], column: str | None, whole: bool = False) -> Records:
+    """Return the records of a table in memory; missing values are null."""
+    where = f"the given {type(table).__name__}"
+
+    def cells(name: str) -> Iterator[object]:
+        for value in table[name]:
+            yield None if is_missing(value) and not isinstance(value, str) else value
+
+    def holds_text(name: str) -> bool:
+        if name == column:
+            return True
+        preview = itertools.islice(cells(name), PREVIEW_ROWS)
+        return isinstance(next((value for value in preview if value is not None), None), str)
+
+    chosen = choose_column(column, {name: holds_text(name) for name in names}, where)
+    columns = names if whole else [chosen]
+    rows = zip(*(cells(name) for name in columns), strict=True)
+    values = enumerate(dict(zip(columns, row, strict=True)) for row in rows)
+    return Records("memory", "texts", where, "row", values, chosen, {"column": chosen})
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a cell holds nothing: null, not a number, or no letter.
+
+    >>> [is_missing(value) for value in (None, float("nan"), " ", 0, "no")]
+    [True, True, True, False, False]
+    """
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def as_label(value: Any, where: str) -> str:
+    """Return a class as a text. Lists, objects and missing values are refused."""
+    if is_missing(value) or isinstance(value, list | dict | tuple | set):
+        raise DataError(f"{where}: a label is a text or a number, not {value!r:.60}.")
+    return str(value)
