@@ -35,14 +35,6 @@ from tests.cli.support import Cli, assert_refused
 from tests.report.synthetic import synthetic_evaluation
 
 
-def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
-    assert_refused(
-        cli("evaluate", model_folder, "--tasks", "STS13", "--option", "store_dtype=x"),
-        "unknown store_dtype 'x'",
-        "float16",
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "meant"),
     [("entropy", "prompt_entropy"), ("rank", "effective_rank"), ("sink", "sink_ratio")],
