@@ -190,7 +190,6 @@ def test_descriptions_that_json_would_confuse_are_told_apart(tmp_path: Path) -> 
     assert space_key({"x": "\ud83d\ude42"}) != space_key({"x": "🙂"})
     odd = store.space({"x": "\ud83d"})
     assert VectorStore(tmp_path).space({"x": "\ud83d"}).key == odd.key
-    assert store.space(HERE).key != store.space(HERE, dtype="float16").key
 
 
 WRITER = """
@@ -303,51 +302,6 @@ def test_two_processes_write_one_space_and_a_third_sees_it(tmp_path: Path) -> No
     )
 
 
-def test_float16_is_half_the_size_within_its_error_bound(tmp_path: Path) -> None:
-    rows = (
-        np.random.default_rng(0).standard_normal((3, 50, 64))
-        * 10.0 ** np.arange(-8, 4).repeat(6)[:64]
-    ).astype(np.float32)
-    store = VectorStore(tmp_path)
-    small, large = store.space(HERE, dtype="float16"), store.space(HERE)
-    for space in (small, large):
-        space.add(Shard(keys_of(range(50)), SITES, {KIND: rows}))
-    assert files_size(small.folder) < 0.6 * files_size(large.folder)
-    read = small.read(keys_of(range(50)), KIND, SITES[1])
-    assert read.dtype == np.float32
-    assert np.all(np.abs(read - rows[1]) <= np.maximum(np.abs(rows[1]) * 2.0**-11, 2.0**-25))
-    assert np.array_equal(large.read(keys_of(range(50)), KIND, SITES[1]), rows[1])
-
-
-def test_float16_is_rounded_as_numpy_rounds(tmp_path: Path) -> None:
-    bits = np.random.default_rng(0).integers(0, 2**32, 60_000, dtype=np.uint32).view(np.float32)
-    given = np.concatenate(
-        [[0.0, -0.0, 2**-24, 2**-25, 65504.0, np.inf], bits[np.abs(bits) < 65504]]
-    ).astype(np.float32)
-    space = VectorStore(tmp_path).space(HERE, dtype="float16")
-    given.flags.writeable = False
-    space.add(Shard([text_key("a")], ["block.0"], {"mean": given[None, None]}))
-    np.testing.assert_array_equal(
-        space.read([text_key("a")], "mean", "block.0")[0],
-        given.astype(np.float16).astype(np.float32),
-    )
-
-
-def test_float16_refuses_values_that_would_become_infinite(tmp_path: Path) -> None:
-    space = VectorStore(tmp_path).space(HERE, dtype="float16")
-    rows = vectors_of("ab")
-    rows[1, 1, 2] = 65504.0
-    space.add(Shard(keys_of("ab"), SITES, {KIND: rows}))
-    rows[1, 1, 2] = -70000.0
-    before = sorted(space.folder.iterdir())
-    with pytest.raises(
-        RunFolderError, match=r"'mean/applied/keep' at 'block.0' hold values up to 70000.*float32"
-    ):
-        space.add(Shard(keys_of("cd"), SITES, {"fine": vectors_of("cd"), KIND: rows}))
-    assert sorted(space.folder.iterdir()) == before
-    assert not stored(space, keys_of("cd"), ["fine"], SITES).any()
-
-
 def test_a_full_disk_is_explained_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,7 +380,7 @@ def test_what_does_not_fit_the_limit_is_refused(tmp_path: Path) -> None:
     wide = {KIND: vectors_of(range(10), width=256)}
     store.check_room(4 * 10 * len(SITES) * 256)
     space.add(Shard(keys_of(range(10)), SITES, wide))
-    with pytest.raises(RunFolderError, match=r"limit is 1\d\d.* KB.*store_size=.*float16.*prune"):
+    with pytest.raises(RunFolderError, match=r"limit is 1\d\d.* KB.*store_size=.*prune"):
         store.check_room(4 * 10 * len(SITES) * 256)
     assert stored(space, keys_of(range(10)), [KIND], SITES).all()
     assert len(store.spaces()) == 4  # nothing was removed for it
@@ -580,7 +534,7 @@ def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_through_a_link_out_of_the_store(tmp_path: Path) -> None:
-    key = space_key({**HERE, "storage_dtype": "float32"})
+    key = space_key(HERE)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "store").mkdir()

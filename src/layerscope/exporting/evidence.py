@@ -229,10 +229,11 @@ class ExportEvidence:
         keys = [bytes(row) for row in np.unique(digests, axis=0)]
         opened = VectorStore(Path(store) if store else cache_dir() / "embeddings", None)
         conventions = self.run.manifest["conventions"]
-        length, dtype = conventions["max_length"], conventions.get("store_dtype", "float32")
         site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
         try:
-            space = open_space(opened, model, get_template(readout.template), length, dtype)
+            space = open_space(
+                opened, model, get_template(readout.template), conventions["max_length"]
+            )
             vectors = read_readout(space, keys, readout, site.name)
         except MissingVectorsError as error:
             raise ExportError(

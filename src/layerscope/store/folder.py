@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,13 +38,13 @@ SHARDS = "shards"
 
 
 def config_key(config: dict[str, Any]) -> str:
-    """A fingerprint of everything that decides a run's numbers."""
+    """Return a fingerprint of everything that decides a run's numbers."""
     text = json.dumps(atomic.plain(config), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_complete(manifest: dict[str, Any]) -> bool:
-    """Whether a manifest is that of a finished run."""
+    """Return whether a manifest is that of a finished run."""
     return manifest.get("status") == "complete"
 
 
@@ -68,7 +67,7 @@ class Session:
         self.folder.write_manifest({**self.start, "status": "running"})
 
     def completed(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The manifest of the finished run, with what was noted when it started."""
+        """Return the manifest of the finished run, with what was noted when it started."""
         owned = [name for name in self.start["owned"] if (self.folder.path / name).exists()]
         return {**self.start, **manifest, "status": "complete", "owned": owned}
 
@@ -97,24 +96,19 @@ class RunFolder:
 
     @property
     def scratch(self) -> Path:
-        """What is needed only until the run is complete."""
+        """The folder of what is needed only until the run is complete."""
         return self.path / SHARDS
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest of whatever run is here, or None in a new folder."""
+        """Return the manifest of whatever run is here, or None in a new folder."""
         return read_manifest(self.path)
 
     def write_manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Write the manifest, and return it as written: with its checksum and those of its tables
-        and figures."""
+        """Write the manifest; return it as written: with its checksum and those of its tables and
+        figures."""
         if self._digests:
             manifest = {**manifest, TABLES: {**manifest.get(TABLES, {}), **self._digests}}
         return checked.write_json(self.path / MANIFEST, manifest)
-
-    def _has_leftovers(self) -> bool:
-        """Return whether a run that was killed at its last step left something to clean up."""
-        left = SHARDS in self._owned() and self.scratch.exists()
-        return left or any(atomic.parts_in(self.path, _WRITTEN))
 
     @contextmanager
     def session(
@@ -131,8 +125,8 @@ class RunFolder:
         from the start.
 
         A folder that holds another run is refused with what differs, unless `overwrite`. `owned`
-        names the folders that the run keeps in its own; of them, `overwrite` removes only files that
-        the manifest names or that carry a checksum of layerscope's. `finished(manifest)` tells
+        names the folders that the run keeps in its own; of them, `overwrite` removes only files
+        that the manifest names or that carry a checksum of layerscope's. `finished(manifest)` tells
         whether nothing is left to do.
         """
         start = {
@@ -150,38 +144,85 @@ class RunFolder:
         with run_lock(self.path):
             earlier = self.open(config, overwrite)  # another process may have finished it
             if earlier is None:
-                self._remove_earlier(owned)
+                self._remove_earlier()
             self._sweep()
             if earlier is not None and finished(earlier):  # it was killed at its last step
                 self.finish()
                 yield Session(self, self.manifest(), True, start)
                 return
-            known = set(self._owned())
-            for place in (self.path / name for name in owned):
-                if place.exists() and place.name not in known:
-                    raise RunFolderError(
-                        f"{place} is in the way: no run of layerscope made it, so it is not replaced. "
-                        "Move it, or choose another out=."
-                    )
+            self._refuse_strangers(owned)
             if earlier is not None and not is_complete(earlier):
                 start = {**earlier, **start}  # what was noted when the run started
             self.write_manifest({**start, "status": "running"})
             yield Session(self, earlier, False, start)
 
-    def _remove_earlier(self, owned: Sequence[str]) -> None:
-        """Remove what an earlier run keeps in its folders; the user's files there are kept."""
-        for place in (self.path / name for name in self._owned()):
-            stays = remove_recorded(place)
-            if not stays:
-                continue
-            aside = place
-            if place.name in owned:  # the new run starts without it
-                aside = atomic.free_name(place, ".old")
-                os.rename(place, aside)
-            log.warning(
-                "%s keeps files that layerscope did not record writing: %d, such as %s",
-                *(aside, len(stays), stays[-1].name),
+    def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
+        """Return the manifest of this very run if it was started or finished here, else None for a
+        fresh start.
+
+        A folder that holds another run is refused with what differs, unless `overwrite`.
+        """
+        manifest = self.manifest()
+        if manifest is None:
+            self._refuse_files(overwrite)
+            return None
+        if overwrite:
+            return None
+        if manifest.get("key") == config_key(config):
+            return manifest
+        changes = _differences(manifest.get("config", {}), atomic.plain(config))
+        raise RunFolderError(
+            f"{self.path} holds another run, which differs in "
+            f"{'; '.join(changes) or 'its configuration'}. Choose another out=, or overwrite=True "
+            "to replace it."
+        )
+
+    def _refuse_files(self, overwrite: bool) -> None:
+        """Raise where a folder without a run holds files that are in the way."""
+        if not self.path.exists():
+            return
+        # A run that was killed while it wrote its first file may have left a part of it.
+        names = [
+            path.name
+            for path in sorted(self.path.iterdir())
+            if path.name != RUN_LOCK and not path.name.endswith(atomic.PART)
+        ]
+        why = ""
+        if overwrite:  # what a run does not write may stay beside it
+            names = [name for name in names if name.endswith(_WRITTEN)]
+            why = ", and only runs are replaced"
+        if names:
+            raise RunFolderError(
+                f"{self.path} is not empty ({', '.join(names[:3])}) and holds no run{why}. Choose "
+                "another out=."
             )
+
+    def _has_leftovers(self) -> bool:
+        """Return whether a run that was killed at its last step left something to clean up."""
+        scratch = SHARDS in self._owned() and self.scratch.exists()
+        return scratch or any(atomic.parts_in(self.path, _WRITTEN))
+
+    def _remove_earlier(self) -> None:
+        """Remove what an earlier run keeps in its folders; the user's files there stay."""
+        for place in (self.path / name for name in self._owned()):
+            strangers = remove_recorded(place)
+            if strangers:
+                log.warning(
+                    "%s keeps files that layerscope did not record writing: %d, such as %s",
+                    place,
+                    len(strangers),
+                    strangers[-1].name,
+                )
+
+    def _refuse_strangers(self, owned: Sequence[str]) -> None:
+        """Raise where a folder that the run would keep in its own is there, and not the run's."""
+        known = self._owned()
+        for place in (self.path / name for name in owned if name not in known):
+            if place.exists():
+                raise RunFolderError(
+                    f"{place} is in the way: no run of layerscope made it, so it is not replaced. "
+                    "Move it, or choose another out=."
+                )
 
     def _sweep(self) -> None:
         """Remove what killed writers left."""
@@ -190,57 +231,17 @@ class RunFolder:
             for folder in (owned, *(path for path in owned.rglob("*") if path.is_dir())):
                 atomic.remove_parts(folder)
 
-    def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
-        """The manifest of this very run if it was started or finished here, else None for a fresh
-        start.
-
-        A folder that holds another run is refused with what differs, unless `overwrite`.
-        """
-        manifest = self.manifest()
-        if overwrite and manifest is not None:
-            return None
-        if manifest is None:
-            # a run that was killed while it wrote its first file may have left a part of it
-            names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
-            others = [name for name in names if name != RUN_LOCK and not name.endswith(".part")]
-            if overwrite:  # what a run does not write may stay beside it
-                others = [name for name in others if name.endswith(_WRITTEN)]
-            if others:
-                raise RunFolderError(
-                    f"{self.path} is not empty ({', '.join(others[:3])}) and holds no run"
-                    + (
-                        ", and only runs are replaced. Choose another out=."
-                        if overwrite
-                        else ". Choose another out=."
-                    )
-                )
-            return None
-        if manifest.get("key") == config_key(config):
-            return manifest
-        changes = (
-            "; ".join(_differences(manifest.get("config", {}), atomic.plain(config)))
-            or "its configuration"
-        )
-        raise RunFolderError(
-            f"{self.path} holds another run, which differs in {changes}. Choose another out=, or overwrite=True to replace it."
-        )
-
     def write_table(self, name: str, table: pd.DataFrame, csv: bool = True) -> None:
         """Write a table as parquet and, for people, as CSV."""
         self.write_file(f"{name}.parquet", lambda stream: table.to_parquet(stream, index=False))
-        if csv:
-            self._write_csv(name, table)
-
-    def _write_csv(self, name: str, table: pd.DataFrame) -> None:
-        # a text that begins as a formula does is one to a spreadsheet, and names and texts may be a
-        # stranger's
-        texts = table.select_dtypes(exclude=["number", "bool"]).columns
-        shown = table.assign(
-            **{column: table[column].map(_as_text, na_action="ignore") for column in texts}
-        )
-        self.write_file(
-            f"{name}.csv", lambda stream: stream.write(shown.to_csv(index=False).encode())
-        )
+        if not csv:
+            return
+        # A text that begins as a formula does is one to a spreadsheet, and names and texts may be
+        # a stranger's.
+        texts = table.select_dtypes(exclude=["number", "bool"])
+        escaped = {str(column): texts[column].map(_escape, na_action="ignore") for column in texts}
+        content = table.assign(**escaped).to_csv(index=False).encode()
+        self.write_file(f"{name}.csv", lambda stream: stream.write(content))
 
     def write_file(self, name: str, fill: Callable[[BinaryIO], Any]) -> None:
         """Write a table or a figure through `fill(stream)`; the manifest of the finished run will
@@ -261,29 +262,27 @@ class RunFolder:
         try:
             if recorded is not None and sha256_of(file) != recorded:
                 raise ValueError("its checksum is not the one in the manifest")
-            table = pd.read_parquet(file)
+            return pd.read_parquet(file)
         except Exception as error:  # of many kinds: a damaged file can say anything
             raise RunFolderError(
-                f"{file} is damaged ({one_line(str(error))}). Run its command again with overwrite=True."
+                f"{file} is damaged ({one_line(str(error))}). Run its command again with "
+                "overwrite=True."
             ) from error
-        return table
 
     def finish(self) -> None:
         """Remove what was needed only while running, where it is the run's own."""
         owned = self._owned()
-        if SHARDS in owned:
-            remove_recorded(self.scratch)
-            manifest = self.manifest() or {}
-            if "owned" in manifest:  # a folder of that name that comes later is the user's
-                checked.write_json(
-                    self.path / MANIFEST,
-                    {**manifest, "owned": [name for name in owned if name != SHARDS]},
-                )
+        if SHARDS not in owned:
+            return
+        remove_recorded(self.scratch)
+        # A folder of that name that comes later is the user's.
+        owned.remove(SHARDS)
+        checked.write_json(self.path / MANIFEST, {**(self.manifest() or {}), "owned": owned})
 
     @contextmanager
     def lock(self, *endings: str) -> Iterator[None]:
         """Be the only writer of this folder, where there is no session: a folder of several
-        runs. `endings`: of other files that the writer makes."""
+        runs. `endings` are those of other files that the writer makes."""
         with run_lock(self.path):
             atomic.remove_parts(self.path, of=(*_WRITTEN, *endings))
             yield
@@ -295,11 +294,13 @@ class RunFolder:
         return [name for name in names if is_plain_name(name)]
 
 
-def _as_text(value: Any) -> Any:
+def _escape(value: Any) -> Any:
+    """Return a text so that no spreadsheet takes it for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _differences(old: Any, new: Any, name: str = "") -> list[str]:
+    """Return in words what differs between two configurations."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             line
@@ -309,7 +310,8 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
         ]
     if _is_digest(old) and _is_digest(new):  # two digests say nothing to a reader
         return [_CONTENTS.get(name, f"the content of {name}")]
-    there, here = (shorten(json.dumps(value, ensure_ascii=False), 60) for value in (old, new))
+    there = shorten(json.dumps(old, ensure_ascii=False), 60)
+    here = shorten(json.dumps(new, ensure_ascii=False), 60)
     return [f"{name}: {there} there, {here} here"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from layerscope.vectors.shard import Shard, text_key
 from layerscope.vectors.store import (
     DEFAULT_SIZE,
-    DTYPES,
     MissingVectorsError,
     VectorSpace,
     VectorStore,
@@ -13,7 +12,6 @@ from layerscope.vectors.store import (
 
 __all__ = [
     "DEFAULT_SIZE",
-    "DTYPES",
     "MissingVectorsError",
     "Shard",
     "VectorSpace",

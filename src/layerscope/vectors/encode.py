@@ -55,11 +55,10 @@ def open_space(
     model: LoadedModel,
     template: Template,
     max_length: int,
-    dtype: str = "float32",
 ) -> VectorSpace:
-    """Return the space of a store that holds this model's vectors under this template, length and
-    precision."""
-    return store.space(space_description(model.identity, template, max_length), dtype=dtype)
+    """Return the space of a store that holds this model's vectors under this template and
+    length."""
+    return store.space(space_description(model.identity, template, max_length))
 
 
 def make_requests(
@@ -92,8 +91,7 @@ class MissingTexts:
     def bytes(self) -> int:
         """The bytes that the vectors will take in the store."""
         request = self.request
-        count = len(self.texts) * len(request.readings) * len(request.sites) * self.width
-        return count * np.dtype(self.space.dtype).itemsize
+        return 4 * len(self.texts) * len(request.readings) * len(request.sites) * self.width
 
 
 def find_missing(
@@ -101,7 +99,6 @@ def find_missing(
     store: VectorStore,
     requests: Sequence[EncodeRequest],
     texts: Sequence[str],
-    dtype: str = "float32",
 ) -> list[MissingTexts]:
     """Return, for each request, the texts that the store lacks: longest first, so that batches hold
     little padding."""
@@ -109,7 +106,7 @@ def find_missing(
     keys = [text_key(text) for text in distinct]
     parts = []
     for request in requests:
-        space = open_space(store, model, request.template, request.max_length, dtype)
+        space = open_space(store, model, request.template, request.max_length)
         lacking = space.missing(keys, request.readings, request.site_names)
         missing = [text for text, is_missing in zip(distinct, lacking, strict=True) if is_missing]
         parts.append(MissingTexts(request, space, missing, model.width))

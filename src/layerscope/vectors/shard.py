@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from layerscope.errors import RunFolderError
 from layerscope.store.checked import ArrayFile, write_arrays
 
 __all__ = ["Shard", "text_key"]
@@ -43,39 +42,15 @@ class Shard:
     vectors: Mapping[str, np.ndarray]
     numbers: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    def write(self, path: Path, dtype: str) -> None:
-        """Write the file, with the vectors in a precision."""
+    def write(self, path: Path) -> None:
+        """Write the file."""
         keys = np.frombuffer(b"".join(self.keys), dtype=np.uint8).reshape(-1, KEY_BYTES)
         arrays: dict[str, np.ndarray] = {_KEYS: keys}
         for reading, rows in self.vectors.items():
-            arrays[VECTORS + reading] = self._stored(reading, rows, dtype)
+            arrays[VECTORS + reading] = np.asarray(rows, dtype=np.float32)
         for name, values in self.numbers.items():
             arrays[NUMBERS + name] = values
         write_arrays(path, arrays, {_SITES: json.dumps(list(self.sites))})
-
-    def _stored(self, reading: str, rows: np.ndarray, dtype: str) -> np.ndarray:
-        """Return vectors in a precision; raise where a value would become infinite."""
-        if rows.dtype == dtype:
-            return rows
-        stored = _convert(rows, dtype)
-        overflow = np.isinf(stored) & ~np.isinf(rows)
-        if overflow.any():
-            site = self.sites[int(np.argmax(overflow.any((1, 2))))]
-            largest = float(np.max(np.abs(rows), where=np.isfinite(rows), initial=0.0))
-            raise RunFolderError(
-                f"the vectors {reading!r} at {site!r} hold values up to {largest:.6g}, which do "
-                f"not fit {dtype} (at most {float(np.finfo(dtype).max):.6g}). Store this model's "
-                "embeddings as float32."
-            )
-        return stored
-
-
-def _convert(rows: np.ndarray, dtype: str) -> np.ndarray:
-    """Return vectors in another precision, by torch: numpy takes ten times as long."""
-    import torch  # here: most of what is done with a store does without
-
-    writable = np.require(rows, requirements=["C", "W"])
-    return torch.from_numpy(writable).to(getattr(torch, dtype)).numpy()
 
 
 Column = tuple[str, str | None]

@@ -2,7 +2,7 @@
 vectors back.
 
 A store is a folder of spaces. A space holds what one model yields under one set of circumstances
-(weights, revision, template, length, precision): two descriptions that differ in anything are two
+(weights, revision, template, length): two descriptions that differ in anything are two
 spaces. A space is a folder of shards. Which shards there are is its listing; which texts they hold
 is read from the shards. Several processes may read and write a space at once, and may be killed at
 any time. Nobody prunes while another process works.
@@ -35,13 +35,11 @@ from layerscope.vectors.shard import NUMBERS, VECTORS, Column, Shard, StoredShar
 
 __all__ = [
     "DEFAULT_SIZE",
-    "DTYPES",
     "MissingVectorsError",
     "VectorSpace",
     "VectorStore",
 ]
 
-DTYPES = ("float32", "float16")
 DEFAULT_SIZE = 10 * 2**30
 DESCRIPTION = "space.json"
 """The file that describes a space. Its modification time is when the space was last opened."""
@@ -73,15 +71,11 @@ class VectorStore:
         self.size_limit = size_limit
         self._spaces: dict[str, VectorSpace] = {}
 
-    def space(self, description: Mapping[str, Any], dtype: str = "float32") -> VectorSpace:
-        """Return the space of a description, made where there is none.
-
-        `dtype` is how its vectors are stored (float32 or float16), and part of the description.
-        """
-        whole = {**description, "storage_dtype": dtype}
-        key = space_key(whole)
+    def space(self, description: Mapping[str, Any]) -> VectorSpace:
+        """Return the space of a description, made where there is none."""
+        key = space_key(description)
         if key not in self._spaces:
-            self._spaces[key] = VectorSpace(self, key, whole, dtype)
+            self._spaces[key] = VectorSpace(self, key, description)
         return self._spaces[key]
 
     def size(self) -> int:
@@ -121,21 +115,17 @@ class VectorStore:
         raise RunFolderError(
             f"the embedding store {self.root} is full: {describe_size(need)} more are needed, its "
             f"limit is {describe_size(self.size_limit)}, and it holds {describe_size(total)}. "
-            "Raise store_size=, evaluate fewer readouts or layers, store float16, or prune the "
-            "store (`layerscope doctor --prune 2GB`). What is stored already is kept and will be "
-            "reused."
+            "Raise store_size=, evaluate fewer readouts or layers, or prune the store "
+            "(`layerscope doctor --prune 2GB`). What is stored already is kept and will be reused."
         )
 
 
 class VectorSpace:
     """Vectors and numbers of texts; made by `VectorStore.space`."""
 
-    def __init__(
-        self, store: VectorStore, key: str, description: Mapping[str, Any], dtype: str
-    ) -> None:
+    def __init__(self, store: VectorStore, key: str, description: Mapping[str, Any]) -> None:
         self.store = store
         self.key = key
-        self.dtype = dtype
         self.folder = store.folder(key)
         self._shards: list[StoredShard] = []
         self._read: set[str] = set()
@@ -191,12 +181,12 @@ class VectorSpace:
         """Store a shard: it is there when this returns. Where this is interrupted, none of it is."""
         if shard.keys:
             name = f"{os.getpid()}-{secrets.token_hex(8)}{ARRAYS}"
-            shard.write(self.folder / name, self.dtype)
+            shard.write(self.folder / name)
             self._open_shard(name)
 
     def read(self, keys: Sequence[bytes], reading: str, site: str) -> np.ndarray:
         """Return the vectors (texts, width) of a reading at a site, as float32."""
-        return self._gather(keys, (VECTORS + reading, site), np.float32)
+        return self._gather(keys, (VECTORS + reading, site))
 
     def read_numbers(self, keys: Sequence[bytes], name: str, site: str | None = None) -> np.ndarray:
         """Return a number of each text (texts,), at a site where there is one for each."""
@@ -265,9 +255,7 @@ class VectorSpace:
                 places = np.maximum(places, np.fromiter(located, np.int64, len(keys)))
         return places
 
-    def _gather(
-        self, keys: Sequence[bytes], column: Column, dtype: type[np.floating[Any]] | None = None
-    ) -> np.ndarray:
+    def _gather(self, keys: Sequence[bytes], column: Column) -> np.ndarray:
         """Return a column of texts, in their order."""
         places = self._locate(keys, column)
         if (places < 0).any():
@@ -282,7 +270,7 @@ class VectorSpace:
                 f"texts (first: text number {missing[0]}) in {self.folder}. Encode them first."
             )
         if not len(keys):
-            return np.empty((0, 0), dtype=dtype)
+            return np.empty((0, 0))
         shards = places >> 32
         rows = places & 0xFFFFFFFF
         order = np.lexsort((rows, shards))
@@ -302,7 +290,7 @@ class VectorSpace:
                     "again."
                 ) from error
             if gathered is None:
-                gathered = np.empty((len(keys), *values.shape[1:]), dtype=dtype or values.dtype)
+                gathered = np.empty((len(keys), *values.shape[1:]), dtype=values.dtype)
             gathered[at] = values[rows[at]]
         assert gathered is not None
         return gathered
