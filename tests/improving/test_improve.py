@@ -117,7 +117,6 @@ def test_exported_folder_is_the_result(llama, judge, tmp_path):
     assert np.allclose(loaded.encode(texts[:4]), result.encode(texts[:4]), atol=1e-4)
     assert loaded.table.shape == result.table.shape
     assert loaded.map().texts == list(result.sampled.texts)
-    assert (loaded.map().keys == result.map().keys).all()
     (
         tmp_path / "better" / "map.safetensors"
     ).unlink()  # whoever publishes the folder may keep the texts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -379,14 +378,13 @@ def synthetic_map(
         "stars": draw.normal(size=n).tolist(),
         **more.pop("columns", {}),
     }
-    keys = [hashlib.sha256(f"{i}".encode()).digest() for i in range(n)]
     found = make_map(
         "small",
         "reviews.csv",
         blocks,
         given,
         texts=said,
-        keys=keys,
+        count=n,
         columns=columns,
         **{"total": 3 * n, **more},
     )

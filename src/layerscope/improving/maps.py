@@ -11,7 +11,6 @@ from layerscope.improving.chosen import Chosen
 from layerscope.improving.sample import Sample
 from layerscope.maps import MOST, LayerMap, make_map
 from layerscope.maps.layer_map import Vectors
-from layerscope.vectors import text_key
 
 TODAY, BETTER = "today", "better"
 
@@ -48,7 +47,7 @@ def map_of_choice(
         today.model.n_blocks,
         readings,
         texts=texts,
-        keys=[text_key(text) for text in texts],
+        count=len(texts),
         total=sample.total,
         columns=columns_beside(sample.facts.get("source") or {}, texts),
     )

@@ -17,8 +17,8 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
 def clusters(vectors: np.ndarray, count: int = GROUPS) -> np.ndarray:
-    """The number of its group for each vector (n,): k-means of the centered vectors of length 1,
-    the largest group first."""
+    """Return the number of its group for each vector (n,): k-means of the centered vectors of
+    length 1, the largest group first."""
     from sklearn.cluster import KMeans
 
     rows = unit(np.asarray(vectors, dtype=np.float64))
@@ -26,30 +26,28 @@ def clusters(vectors: np.ndarray, count: int = GROUPS) -> np.ndarray:
     if not np.isfinite(rows).all() or not rows.any():
         return np.zeros(len(rows), dtype=int)
     count = max(1, min(count, len(rows) // 6, len(np.unique(rows, axis=0))))
-    of = KMeans(count, n_init=1, random_state=0).fit_predict(unit(rows))
-    order = np.argsort(-np.bincount(of, minlength=count), kind="stable")
-    return np.argsort(order)[of]
+    numbers = KMeans(count, n_init=1, random_state=0).fit_predict(unit(rows))
+    order = np.argsort(-np.bincount(numbers, minlength=count), kind="stable")
+    return np.argsort(order)[numbers]
 
 
 def group_names(groups: np.ndarray, texts: Sequence[str] | None, words: int = 3) -> list[str]:
-    """A name for each text's group: its number, and its most telling words where there are
+    """Return a name for each text's group: its number, and its most telling words where there are
     texts."""
     titles = {int(k): f"cluster {k + 1}" for k in np.unique(groups)}
     if texts is not None:
-        said = [set(_WORD.findall(text.casefold())) for text in texts]
-        everywhere = Counter(word for some in said for word in some)
+        words_by_text = [set(_WORD.findall(text.casefold())) for text in texts]
+        everywhere = Counter(word for distinct in words_by_text for word in distinct)
         for k, title in titles.items():
-            here = Counter(
-                word for some, of in zip(said, groups, strict=True) if of == k for word in some
-            )
-            size = int((groups == k).sum())
-
-            def telling(
-                word: str, here: Counter[str] = here, size: int = size
-            ) -> tuple[float, str]:
-                share, all_of = here[word] / size, everywhere[word] / len(texts)
-                return -share * math.log(share / all_of), word
-
-            best = [word for word in sorted(here, key=telling)[:words] if here[word] > 1]
-            titles[k] = f"{title}: {', '.join(best)}" if best else title
+            members = np.flatnonzero(groups == k)
+            within = Counter(word for i in members for word in words_by_text[i])
+            shares = {word: within[word] / len(members) for word in within}
+            telling = {
+                word: share * math.log(share / (everywhere[word] / len(texts)))
+                for word, share in shares.items()
+            }
+            ranked = sorted(within, key=lambda word: (-telling[word], word))
+            best = [word for word in ranked[:words] if within[word] > 1]
+            if best:
+                titles[k] = f"{title}: {', '.join(best)}"
     return [titles[int(k)] for k in groups]

@@ -53,13 +53,12 @@ def map_of_profile(
         last,
         by_layer(),
     )
-    short = [keys[int(np.searchsorted(read, number))] for number in numbers]
     return make_map(
         model.name,
         items.name,
         model.n_blocks,
         [reading],
-        keys=short,
+        count=len(numbers),
         total=len(read),
         texts=shown.texts,
         columns=shown.columns,
