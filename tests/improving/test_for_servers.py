@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import layerscope
+from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.readout import Readout
 from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.exporting.formats import FORMATS
@@ -99,3 +102,25 @@ def test_an_encoder_that_does_not_open_is_refused(tmp_path: Path) -> None:
     folder = write_tiny(tmp_path / "tiny", "bert")
     with pytest.raises(LayerscopeError, match="nor with fewer blocks"):
         layerscope.improve(str(folder), some_texts(), servers=["onnx"], progress=False)
+
+
+class FirstLayer:
+    """A judge that likes the embeddings best."""
+
+    name = "first-layer"
+    summary = "the embeddings"
+    views: tuple[str, ...] = ()
+
+    def judge(self, candidates: Any, *, seed: int = 0) -> ScoredCandidates:
+        row = [float(layer == 0) for layer in candidates.layers]
+        return ScoredCandidates(np.array([row for _ in candidates.readouts]))
+
+
+def test_what_has_no_gguf_file_is_no_candidate_for_llama_cpp() -> None:
+    pytest.importorskip("layerscope_zoo")
+    model = tiny_model("llama")
+    result = quick(model, some_texts(), judge=FirstLayer(), servers=["llama.cpp"])
+    scores = result.table.set_index("layer")["score"]
+    assert scores.loc[0].isna().all()
+    assert scores.drop(0).notna().all()
+    assert result.choice.layer > 0

@@ -11,9 +11,10 @@ import pytest
 import layerscope
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError
-from layerscope.improving import search
+from layerscope.improving import ways
 from layerscope.improving.pairs import ranking_scores, read_search
-from layerscope.improving.search import Way, confirm, make_ways
+from layerscope.improving.search import confirm
+from layerscope.improving.ways import Way, make_ways
 from layerscope.improving.words import page_words
 from layerscope.report.choosing import grid_of
 from layerscope.selection.judges.base import scored_by_items
@@ -56,7 +57,7 @@ def llama():
 
 def prefer(monkeypatch: pytest.MonkeyPatch, query: str, centering: str) -> None:
     """Whatever is measured, one way at layer 2 is far ahead."""
-    measured = search.measure_way
+    measured = ways.measure_way
 
     def ahead(sides, way):
         found = measured(sides, way)
@@ -68,7 +69,7 @@ def prefer(monkeypatch: pytest.MonkeyPatch, query: str, centering: str) -> None:
             found[2] += 3
         return found
 
-    monkeypatch.setattr(search, "measure_way", ahead)
+    monkeypatch.setattr(ways, "measure_way", ahead)
 
 
 def test_queries_find_their_documents_more_often_by_pairs(llama, here, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_narrow_gain_is_told_smaller_than_it_looks(llama, here, monkeypatch) -
             found[2] = np.random.default_rng(5).normal(0.35, 1, 60)
         return found
 
-    monkeypatch.setattr(search, "measure_way", measured)
+    monkeypatch.setattr(ways, "measure_way", measured)
     seen = []
     monkeypatch.setattr(
         "layerscope.improving.search.confirm",
@@ -214,15 +215,15 @@ def test_the_folder_has_prompts_by_sentence_transformers_names(
 
 
 def test_a_head_serves_both_sides(llama, judge, here, monkeypatch, tmp_path: Path) -> None:
-    measure = search._measure
+    measure = ways.measure
     monkeypatch.setattr("layerscope.improving.heads.LEAST_TEXTS", 50)
 
     def measure_way(sides, way):
         is_answer = way.query.template == "answer"
         return np.stack([np.full((3, 60), float(i > 0 and is_answer)) for i in range(4)])
 
-    monkeypatch.setattr(search, "measure_way", measure_way)
-    monkeypatch.setattr(search, "_measure", lambda sides, one: measure(sides, one) * 0 + 2)
+    monkeypatch.setattr(ways, "measure_way", measure_way)
+    monkeypatch.setattr(ways, "measure", lambda sides, one: measure(sides, one) * 0 + 2)
     better = searched(llama, judge=judge, out=tmp_path / "better")
     assert better.choice.readout == "plain/mean/applied/keep/head"
     assert "tiny-bert" in better.manifest["evidence"]["teacher"]
@@ -260,9 +261,9 @@ def test_ways_are_of_templates_that_end_alike() -> None:
         Readout(),
         *(Readout(name, "last", "raw") for name in ("plain", "instruct", "one-word", "answer")),
     ]
-    ways = make_ways(grid)
-    assert ways[0] == Way(Readout(), Readout())
-    assert {(way.query.template, way.document.template) for way in ways} == {
+    found = make_ways(grid)
+    assert found[0] == Way(Readout(), Readout())
+    assert {(way.query.template, way.document.template) for way in found} == {
         ("plain", "plain"), ("instruct", "plain"), ("one-word", "one-word"), ("answer", "one-word"),
     }  # fmt: skip
 

@@ -12,13 +12,13 @@ from layerscope.blocks.folder import reads_last_state
 from layerscope.blocks.job import Request, Texts, make_faster
 from layerscope.blocks.result import FasterEncoder
 from layerscope.core.identity import model_key
+from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
 from layerscope.exporting.describing import license_of
-from layerscope.exporting.job import check_free
 from layerscope.exporting.servers import SERVERS, check_servers
-from layerscope.improving.request import ImproveRequest
-from layerscope.improving.resume import is_finished
-from layerscope.improving.sample import Sample
+from layerscope.improving.request import ImproveRequest, Run
+from layerscope.improving.resume import is_done
+from layerscope.improving.sample import Sample, own_readout
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.source import resolve
@@ -63,10 +63,8 @@ def improve_encoder(
         "layerscope": VERSION,
     }
     out = request.out
-    if out is not None:
-        if not request.overwrite and is_finished(out, config):
-            return FasterEncoder.load(out)
-        check_free(out, request.overwrite)
+    if out is not None and is_done(out, request.overwrite, config):
+        return FasterEncoder.load(out)
     result = make_faster(
         Encoder.open(folder, model.device, model.dtype, request.max_length),
         texts,
@@ -82,6 +80,15 @@ def improve_encoder(
         result.save(out, request.overwrite)
         bar.advance(1)
     return result
+
+
+def encoder_readout(run: Run) -> Readout:
+    """Return how a sentence encoder reads its texts itself."""
+    folder = None
+    if isinstance(run.source, str | Path):
+        commit = at_commit(run.source, run.model)
+        folder = resolve(commit, offline=run.request.offline).path
+    return own_readout(folder, run.model.width)
 
 
 def _check_opens(folder: Path, servers: Sequence[str]) -> None:

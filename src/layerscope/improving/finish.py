@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -15,20 +14,33 @@ from layerscope.core.readout import Readout
 from layerscope.improving.candidates import StoredCandidates, by_template, server_needs
 from layerscope.improving.choose import COLUMNS
 from layerscope.improving.chosen import Chosen
-from layerscope.improving.evidence import Cheaper, Evidence
+from layerscope.improving.evidence import Cheaper, Evidence, Training
 from layerscope.improving.judging import Judges
 from layerscope.improving.maps import map_of_choice
-from layerscope.improving.neighbors import BeforeAfter, neighbor_table
+from layerscope.improving.neighbors import BeforeAfter, changed_share, neighbor_table
 from layerscope.improving.request import Run
 from layerscope.improving.result import Improved
-from layerscope.improving.sample import own_readout
-from layerscope.improving.words import card_words, choice_reason
+from layerscope.improving.scoring import Scored, neighbor_shares
+from layerscope.improving.speed import compare_speeds
+from layerscope.improving.words import UNTRAINED, card_words, choice_reason
 from layerscope.maps import LayerMap
-from layerscope.models.load import at_commit
-from layerscope.models.source import resolve
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.version import VERSION
+
+
+@dataclass(frozen=True)
+class Made:
+    """A choice and the model that is read accordingly, with its mean, head or trained blocks.
+
+    `teacher` names the prompt that taught a head; `training` compares a student with its head.
+    """
+
+    choice: Choice
+    chosen: Chosen
+    teacher: str | None = None
+    training: Training | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,55 @@ def evidence_of(judges: Judges, choice: Choice) -> Evidence:
     )
 
 
+def finish(run: Run, judges: Judges, scored: Scored, made: Made) -> Improved:
+    """Measure the result beside today's reading, and export it where a folder is wanted."""
+    candidates = scored.candidates
+    texts = run.sample.texts
+    chosen = made.chosen
+    today = todays_reading(run)
+    before = candidates.vectors(today.readout)[-1]
+    if made.training is None:
+        after = chosen.transform(candidates.raw(chosen.readout, chosen.layer))
+    else:
+        after = chosen.encode(texts)
+    evidence = replace(
+        evidence_of(judges, made.choice),
+        teacher=made.teacher,
+        screened=scored.read.screened,
+        texts_per_second=compare_speeds(judges, today.encode, chosen.encode, texts),
+        changed_neighbors=changed_share(before, after),
+    )
+    choice = made.choice
+    if made.training is None:
+        evidence = replace(evidence, neighbors=neighbor_shares(judges, scored, today, chosen))
+    else:
+        training = made.training
+        evidence = replace(
+            evidence,
+            score_name="agreement with the teacher",
+            before=training.today,
+            after=training.student,
+            interval=training.over_today,
+            training=training,
+        )
+        choice = replace(choice, before=training.today, after=training.student)
+    notes = [*scored.notes, *made.notes]
+    if run.model.identity.get("untrained"):
+        notes.append(UNTRAINED)
+    sampled = BeforeAfter(texts, before, after)
+    trained = None if made.training is None else after
+    finding = Finding(
+        choice,
+        evidence,
+        chosen,
+        sampled,
+        neighbor_table(sampled),
+        map_of_choice(run.sample, candidates, today, chosen, trained),
+        tuple(notes),
+    )
+    return write_result(run, explain(run, finding))
+
+
 def keep_reading(run: Run, reason: str, readout: Readout) -> Improved:
     """Return the model as it is read today, where nothing is judged."""
     model = run.model
@@ -102,15 +163,6 @@ def keep_reading(run: Run, reason: str, readout: Readout) -> Improved:
         map_of_choice(run.sample, candidates, chosen, chosen),
     )
     return write_result(run, finding)
-
-
-def encoder_readout(run: Run) -> Readout:
-    """Return how a sentence encoder reads its texts itself."""
-    folder = None
-    if isinstance(run.source, str | Path):
-        commit = at_commit(run.source, run.model)
-        folder = resolve(commit, offline=run.request.offline).path
-    return own_readout(folder, run.model.width)
 
 
 def explain(run: Run, finding: Finding) -> Finding:

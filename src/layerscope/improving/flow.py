@@ -13,23 +13,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from layerscope.core.readout import HEAD, Readout
 from layerscope.data.corpus import lack_words
 from layerscope.errors import LayerscopeError
-from layerscope.improving import finish as ending
 from layerscope.improving.candidates import exportable, find_readout
 from layerscope.improving.choose import decide
 from layerscope.improving.chosen import Chosen
-from layerscope.improving.evidence import NeighborShares, Training
+from layerscope.improving.encoder import encoder_readout
+from layerscope.improving.finish import Made, finish, keep_reading, todays_reading
 from layerscope.improving.fit import Fitted, fit_head, fit_mean, read_lesson
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.judging import Judges, make_judges
-from layerscope.improving.maps import map_of_choice
-from layerscope.improving.neighbors import BeforeAfter, changed_share, neighbor_table
 from layerscope.improving.request import Run
 from layerscope.improving.result import Improved
 from layerscope.improving.resume import training_folder
@@ -42,25 +40,10 @@ from layerscope.improving.scoring import (
     score_candidates,
     second_opinion,
 )
-from layerscope.improving.speed import compare_speeds
 from layerscope.improving.train import train_student
-from layerscope.improving.words import NO_WORDS, UNTRAINED, kept_reason, training_outcome
+from layerscope.improving.words import NO_WORDS, kept_reason, training_outcome
 from layerscope.selection.choice import Choice
 from layerscope.training.distill import MINUTES
-
-
-@dataclass(frozen=True)
-class Made:
-    """A choice and the model that is read accordingly, with its mean, head or trained blocks.
-
-    `teacher` names the prompt that taught a head; `training` compares a student with its head.
-    """
-
-    choice: Choice
-    chosen: Chosen
-    teacher: str | None = None
-    training: Training | None = None
-    notes: tuple[str, ...] = ()
 
 
 def improve_texts(run: Run) -> Improved:
@@ -89,14 +72,14 @@ def keep_encoder(run: Run) -> Improved:
             f"{run.model.name} is a sentence encoder, which improve does not train. Leave out "
             "train=."
         )
-    return ending.keep_reading(run, kept_reason(run.model), ending.encoder_readout(run))
+    return keep_reading(run, kept_reason(run.model), encoder_readout(run))
 
 
 def keep_default(run: Run) -> Improved:
     """Return the model as it is: it cannot judge itself on texts without words."""
     if run.request.trains or run.request.budget is not None:
         raise LayerscopeError(f"train= and budget= need a judge, and {NO_WORDS}")
-    return ending.keep_reading(run, NO_WORDS, Readout())
+    return keep_reading(run, NO_WORDS, Readout())
 
 
 def decide_reading(run: Run, judges: Judges, scored: Scored) -> Choice:
@@ -151,7 +134,7 @@ def train_blocks(run: Run, judges: Judges, scored: Scored) -> Made:
             lesson.texts,
             lesson.plain,
             lesson.target,
-            ending.todays_reading(run).encode,
+            todays_reading(run).encode,
             teacher=lesson.teacher,
             folder=folder,
             max_length=run.reader.max_length,
@@ -189,72 +172,3 @@ def decide_blocks(run: Run, scored: Scored) -> Choice:
         raise LayerscopeError("no layer within the budget can be trained.")
     largest = allowed & (costs == costs[allowed].max())
     return decide(scored.total, readouts, candidates.layers, costs, budget, only=largest)
-
-
-def finish(run: Run, judges: Judges, scored: Scored, made: Made) -> Improved:
-    """Measure the result beside today's reading, and export it where a folder is wanted."""
-    candidates = scored.candidates
-    texts = run.sample.texts
-    chosen = made.chosen
-    today = ending.todays_reading(run)
-    before = candidates.vectors(today.readout)[-1]
-    if made.training is None:
-        after = chosen.transform(candidates.raw(chosen.readout, chosen.layer))
-    else:
-        after = chosen.encode(texts)
-    evidence = replace(
-        ending.evidence_of(judges, made.choice),
-        teacher=made.teacher,
-        screened=scored.read.screened,
-        texts_per_second=compare_speeds(judges, today.encode, chosen.encode, texts),
-        changed_neighbors=changed_share(before, after),
-    )
-    choice = made.choice
-    if made.training is None:
-        evidence = replace(evidence, neighbors=neighbor_shares(judges, scored, today, chosen))
-    else:
-        training = made.training
-        evidence = replace(
-            evidence,
-            score_name="agreement with the teacher",
-            before=training.today,
-            after=training.student,
-            interval=training.over_today,
-            training=training,
-        )
-        choice = replace(choice, before=training.today, after=training.student)
-    notes = [*scored.notes, *made.notes]
-    if run.model.identity.get("untrained"):
-        notes.append(UNTRAINED)
-    sampled = BeforeAfter(texts, before, after)
-    trained = None if made.training is None else after
-    finding = ending.Finding(
-        choice,
-        evidence,
-        chosen,
-        sampled,
-        neighbor_table(sampled),
-        map_of_choice(run.sample, candidates, today, chosen, trained),
-        tuple(notes),
-    )
-    return ending.write_result(run, ending.explain(run, finding))
-
-
-def neighbor_shares(
-    judges: Judges, scored: Scored, today: Chosen, chosen: Chosen
-) -> NeighborShares | None:
-    """Return the shares of the right nearest neighbors that two readings find.
-
-    None where no encoder and no consensus says which are right.
-    """
-    reference = scored.reference
-    if reference is None:
-        return None
-    shares = []
-    for one in (today, chosen):
-        place = list(scored.candidates.layers).index(one.layer)
-        cosines = scored.candidates.similarity(one.readout, place)
-        if cosines is None:
-            return None
-        shares.append(float(reference.overlap(cosines.to(reference.near.device)).mean()))
-    return NeighborShares("" if judges.encoder is None else judges.encoder.name, *shares)

@@ -10,7 +10,9 @@ from typing import Any
 
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.identity import model_key
+from layerscope.core.runs import MANIFEST
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, UnknownNameError
+from layerscope.exporting.job import check_free
 from layerscope.exporting.servers import check_names
 from layerscope.extras import require
 from layerscope.improving.candidates import make_grid
@@ -74,6 +76,8 @@ class ImproveRequest:
             self._check_search()
         make_grid(self.templates, has_cls=False, has_norm=True)
         check_judge(self.judge)
+        if self.out is not None and not (self.out / MANIFEST).is_file():
+            check_free(self.out, self.overwrite)  # a run that is there may be this very one
 
     def _check_search(self) -> None:
         if self.servers:

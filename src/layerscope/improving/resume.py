@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.json import read_json
+from layerscope.exporting.job import check_free
 from layerscope.store import RunFolder, atomic
 from layerscope.store.folder import config_key, is_complete
 from layerscope.store.locks import lock_beside
@@ -71,9 +72,14 @@ def _clear(work: Path) -> None:
     shutil.rmtree(work / _TRAINING, ignore_errors=True)
 
 
-def is_finished(out: Path, config: dict[str, Any]) -> bool:
-    """Return whether `out` holds this very run, finished."""
-    manifest = RunFolder(out).manifest() if out.is_dir() else None
-    if manifest is None or not is_complete(manifest):
+def is_done(out: Path | None, overwrite: bool, config: dict[str, Any]) -> bool:
+    """Return whether `out` holds this very run, finished; refuse a folder that is in the way."""
+    if out is None:
         return False
-    return config_key(manifest.get("config") or {}) == config_key(config)
+    manifest = RunFolder(out).manifest() if out.is_dir() else None
+    if not overwrite and manifest is not None and is_complete(manifest):
+        is_same = config_key(manifest.get("config") or {}) == config_key(config)
+        if is_same:
+            return True
+    check_free(out, overwrite)
+    return False

@@ -18,7 +18,9 @@ from layerscope.improving.candidates import (
     server_needs,
 )
 from layerscope.improving.choose import KEPT, SCREEN, too_little
+from layerscope.improving.chosen import Chosen
 from layerscope.improving.cost import ReadingCost, estimate_reading
+from layerscope.improving.evidence import NeighborShares
 from layerscope.improving.fit import encode_by_judge
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
@@ -239,3 +241,23 @@ def _fit_heads(run: Run, judges: Judges, scored: Scored) -> tuple[Heads | None, 
     raw = np.stack([candidates.raw(Readout(), layer) for layer in candidates.layers])
     heads = fit_heads(teacher, raw, candidates.raw(teacher.readout, teacher.layer))
     return heads, "the prompt that should teach says the same of all texts"
+
+
+def neighbor_shares(
+    judges: Judges, scored: Scored, today: Chosen, chosen: Chosen
+) -> NeighborShares | None:
+    """Return the shares of the right nearest neighbors that two readings find.
+
+    None where no encoder and no consensus says which are right.
+    """
+    reference = scored.reference
+    if reference is None:
+        return None
+    shares = []
+    for reading in (today, chosen):
+        place = list(scored.candidates.layers).index(reading.layer)
+        cosines = scored.candidates.similarity(reading.readout, place)
+        if cosines is None:
+            return None
+        shares.append(float(reference.overlap(cosines.to(reference.near.device)).mean()))
+    return NeighborShares("" if judges.encoder is None else judges.encoder.name, *shares)

@@ -13,10 +13,8 @@ import torch
 from layerscope.blocks.result import FasterEncoder
 from layerscope.cache import cache_dir
 from layerscope.command import Command
-from layerscope.core.runs import MANIFEST
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError
-from layerscope.exporting.job import check_free
 from layerscope.improving.candidates import template_names
 from layerscope.improving.encoder import encoder_folder, improve_encoder
 from layerscope.improving.flow import improve_texts
@@ -24,7 +22,7 @@ from layerscope.improving.judging import JudgeOption, check_judge
 from layerscope.improving.pairs import Pairs, read_search
 from layerscope.improving.request import ImproveRequest, Run
 from layerscope.improving.result import Improved
-from layerscope.improving.resume import is_finished, working_folder
+from layerscope.improving.resume import is_done, working_folder
 from layerscope.improving.sample import Reader, draw_sample
 from layerscope.improving.search import improve_search
 from layerscope.loggers import OnRows
@@ -147,8 +145,6 @@ def improve(
         overwrite=overwrite,
         offline=offline,
     )
-    if request.out is not None and not (request.out / MANIFEST).is_file():
-        check_free(request.out, overwrite)  # a run that is there may be this very one
     labeled = None if labels is None else read_labels(labels)
     with working_folder(request.out) as work, command:
         reading: dict[str, Any] = {"column": column, "encoding": encoding, "offline": offline}
@@ -171,10 +167,8 @@ def improve(
             )
         fingerprint = drawn.facts["fingerprint"]
         config = request.config(loaded, fingerprint, None if search is None else search.key)
-        if request.out is not None:
-            if not overwrite and is_finished(request.out, config):
-                return Improved.load(request.out)
-            check_free(request.out, overwrite)
+        if request.out is not None and is_done(request.out, overwrite, config):
+            return Improved.load(request.out)
         reader = Reader(
             loaded,
             VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size),

@@ -1,0 +1,239 @@
+"""Ways to read queries and documents, and what is measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from layerscope.core.candidates import ScoredCandidates
+from layerscope.core.heads import unit
+from layerscope.core.readout import Readout
+from layerscope.core.templates import SLOT, get_template
+from layerscope.exporting.cutting import needs_filler
+from layerscope.improving.candidates import StoredCandidates, by_template
+from layerscope.improving.choose import relative_costs
+from layerscope.improving.fit import encode_by_judge
+from layerscope.improving.heads import READOUT as HEAD_READOUT
+from layerscope.improving.heads import Heads, find_teacher, fit_heads
+from layerscope.improving.judging import Judges
+from layerscope.improving.pairs import TOP, SearchTexts, ranking_scores
+from layerscope.improving.request import Run
+from layerscope.selection.judges.agreement import Neighborhoods
+from layerscope.selection.judges.base import TEXTS, combined, text_weights
+from layerscope.selection.judges.few_labels import LABELS_SHARE
+
+NDCG = f"nDCG@{TOP}"
+RECALL = f"recall@{TOP}"
+AGREEMENT = "agreement"
+
+
+@dataclass(frozen=True)
+class Way:
+    """The readouts of both sides."""
+
+    query: Readout
+    document: Readout
+
+    @property
+    def joined(self) -> Readout:
+        """Return both as one readout, to name a candidate by."""
+        names = dict.fromkeys([self.query.template, self.document.template])
+        return replace(self.document, template="+".join(names))
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Return the words around each side's texts."""
+        sides = {"query": self.query, "document": self.document}
+        return {name: get_template(side.template).pattern for name, side in sides.items()}
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides with their stored vectors, and what the judging encoder says of them.
+
+    `encoded` has the encoder's vectors of queries and of documents.
+    """
+
+    texts: SearchTexts
+    queries: StoredCandidates
+    documents: StoredCandidates
+    encoded: tuple[np.ndarray, np.ndarray] | None = None
+    reference: Neighborhoods | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Ways with what was measured of them: (ways, layers, 3, queries), and heads besides.
+
+    The three are nDCG, recall and agreement. `prompted` are the vectors that taught the heads.
+    """
+
+    ways: tuple[Way, ...]
+    values: np.ndarray
+    heads: Heads | None = None
+    prompted: np.ndarray | None = None
+
+    @property
+    def readouts(self) -> list[Readout]:
+        """Return the ways as readouts."""
+        return [way.joined for way in self.ways]
+
+
+def make_ways(grid: Sequence[Readout]) -> list[Way]:
+    """Return the readouts that go together, today's first: alike but for words before the text."""
+
+    def ending_of(readout: Readout) -> tuple[str, Readout]:
+        after = get_template(readout.template).pattern.split(SLOT)[1]
+        return after, replace(readout, template="")
+
+    documents = [readout for readout in grid if not get_template(readout.template).queries]
+    return [
+        Way(query, document)
+        for document in documents
+        for query in grid
+        if ending_of(query) == ending_of(document)
+    ]
+
+
+def read_sides(run: Run, judges: Judges, texts: SearchTexts, ways: Sequence[Way]) -> Sides:
+    """Encode both sides under their templates, and by the judging encoder."""
+    stored = []
+    for kind, side, readouts in (
+        ("queries", texts.queries, [way.query for way in ways]),
+        ("documents", texts.documents, [way.document for way in ways]),
+    ):
+        label = f"{run.model.name} reads {len(side)} {kind}"
+        run.reader.read(by_template(readouts), side, run.bar, label)
+        layers = run.reader.layers
+        stored.append(StoredCandidates(run.reader.spaces, [], layers, {TEXTS: side}))
+    queries, documents = stored
+    query_vectors = encode_by_judge(run, judges, texts.queries)
+    document_vectors = encode_by_judge(run, judges, texts.documents)
+    if query_vectors is None or document_vectors is None:
+        return Sides(texts, queries, documents)
+    reference = Neighborhoods.of(torch.as_tensor(cosines_between(query_vectors, document_vectors)))
+    return Sides(texts, queries, documents, (query_vectors, document_vectors), reference)
+
+
+def measure_ways(run: Run, sides: Sides, ways: Sequence[Way]) -> Measured:
+    """Measure every way at every layer."""
+    run.bar.begin("judging|ways", len(ways))
+    values = []
+    for way in ways:
+        values.append(measure_way(sides, way))
+        run.bar.advance(1)
+    return Measured(tuple(ways), np.stack(values))
+
+
+def measure_way(sides: Sides, way: Way) -> np.ndarray:
+    """Return what is measured of a way at every layer (layers, 3, queries)."""
+    queries = sides.queries.vectors(way.query)
+    documents = sides.documents.vectors(way.document)
+    pairs = zip(queries, documents, strict=True)
+    return np.stack([measure(sides, cosines_between(*pair)) for pair in pairs])
+
+
+def add_heads(run: Run, judges: Judges, sides: Sides, measured: Measured) -> Measured:
+    """Fit a head at every layer, taught by the best way with a prompt, and measure it.
+
+    Without a prompt that beats today's reading, the ways stay as they are.
+    """
+    layers = run.reader.layers
+    readouts = measured.readouts
+    choosing, _ = sides.texts.halves(run.request.seed)
+    scores = score_ways(sides, measured.values, choosing, run.request.seed)
+    encoder = "" if judges.encoder is None else judges.encoder.name
+    teacher = find_teacher(scores, readouts, layers, encoder)
+    if teacher is None:
+        return measured
+    best = measured.ways[readouts.index(teacher.readout)]
+    prompted = center_sides(sides, best, layers.index(teacher.layer))
+    plain = Way(Readout(), Readout())
+    raw = np.stack([center_sides(sides, plain, place) for place in range(len(layers))])
+    heads = fit_heads(teacher, raw, prompted)
+    if heads is None:
+        return measured
+    count = len(sides.texts.queries)
+    values = []
+    for place in range(len(layers)):
+        cosines = heads.similarities(place)
+        values.append(measure(sides, None if cosines is None else cosines[:count, count:]))
+    return Measured(
+        (*measured.ways, Way(HEAD_READOUT, HEAD_READOUT)),
+        np.concatenate([measured.values, np.stack(values)[None]]),
+        heads,
+        prompted,
+    )
+
+
+def measure(sides: Sides, similarity: np.ndarray | None) -> np.ndarray:
+    """Return nDCG, recall and agreement (3, queries) of similarities (queries, documents).
+
+    They are NaN where they say nothing.
+    """
+    count = len(sides.texts.queries)
+    if similarity is None or not np.isfinite(similarity).all():
+        return np.full((3, count), np.nan)
+    agreement = np.full(count, np.nan)
+    if sides.reference is not None:
+        cosines = torch.as_tensor(similarity, dtype=torch.float32)
+        agreement = sides.reference.agreement(cosines).numpy()
+    return np.stack([*ranking_scores(similarity, sides.texts.relevant), agreement])
+
+
+def score_measures(
+    sides: Sides, values: np.ndarray, half: np.ndarray, seed: int
+) -> dict[str, ScoredCandidates]:
+    """Return the score by each measure on some queries, the one that decides first.
+
+    All are on the same resamples.
+    """
+    paired = sides.texts.paired[half]
+    groups = [group for group in (half[paired], half[~paired]) if len(group)]
+    weights = [len(group) * text_weights(len(group), seed + k) for k, group in enumerate(groups)]
+    drawn = np.concatenate(weights, axis=1)
+    order = np.concatenate(groups)
+    with_pairs = int(paired.sum())
+    counts = {NDCG: with_pairs, RECALL: with_pairs, AGREEMENT: len(half)}
+    if sides.reference is None:
+        del counts[AGREEMENT]
+    scores = {}
+    for i, (name, count) in enumerate(counts.items()):
+        if count:
+            items = values[:, :, i, order[:count]].astype(np.float64)
+            draws = items @ drawn[:, :count].T / count
+            scores[name] = ScoredCandidates(items.mean(-1), draws, judge=name)
+    return scores
+
+
+def score_ways(sides: Sides, values: np.ndarray, half: np.ndarray, seed: int) -> ScoredCandidates:
+    """Return the score that chooses: by pairs and by the encoder, as far as there are such."""
+    scores = score_measures(sides, values, half, seed)
+    shares = {NDCG: LABELS_SHARE, AGREEMENT: 1.0}
+    names = [name for name in shares if name in scores]
+    return combined([scores[name] for name in names], [shares[name] for name in names])
+
+
+def way_costs(run: Run, sides: Sides, ways: Sequence[Way]) -> np.ndarray:
+    """Return what ways cost (ways, layers), relative to today, for documents."""
+    names = list(dict.fromkeys(way.document.template for way in ways))
+    tokens = run.reader.tokens(names, sides.texts.documents[:200])
+    more = [needs_filler(run.model, way.document.final_norm) for way in ways]
+    each = [tokens[way.document.template] for way in ways]
+    return relative_costs(each, run.reader.layers, run.model.n_blocks, more)
+
+
+def center_sides(sides: Sides, way: Way, place: int) -> np.ndarray:
+    """Return vectors of queries, then of documents, each centered on their own mean."""
+    query = replace(way.query, centering="corpus")
+    document = replace(way.document, centering="corpus")
+    return np.concatenate(
+        [sides.queries.vectors(query)[place], sides.documents.vectors(document)[place]]
+    )
+
+
+def cosines_between(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    return unit(queries) @ unit(documents).T
