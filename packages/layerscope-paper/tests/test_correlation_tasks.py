@@ -11,10 +11,10 @@ from tests.tiny import tiny_model
 from layerscope import evaluate, profile
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.task_metrics import task_corpus
 from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope_paper.correlation import from_runs
+from layerscope_paper.correlation.task_texts import task_corpus
 
 pytestmark = [pytest.mark.usefixtures("few_experiments"), pytest.mark.filterwarnings("ignore")]
 

@@ -67,8 +67,10 @@ def resampled(items: Sequence[ItemScores], seed: int = 0, draws: int = DRAWS) ->
     count = len(first.values)
     rows = bootstrap_rows(count, draws, [seed, count])
 
-    def scores_on(part: np.ndarray) -> np.ndarray:
-        weights = np.stack([np.bincount(row, minlength=count) for row in part]).astype(np.float64)
+    def scores_on(draws_rows: np.ndarray) -> np.ndarray:
+        weights = np.stack([np.bincount(row, minlength=count) for row in draws_rows]).astype(
+            np.float64
+        )
         if first.gold is None:
             return values @ weights.T / count
         return _SCORES[first.rule](values, first.gold, weights)
@@ -96,11 +98,13 @@ def score_candidates(
     """Return scores of layers on one task with their resamples, for those whose items are known and
     the same."""
     score = np.asarray(scores, dtype=np.float64)
-    known = {i: item for i, item in enumerate(items) if item is not None and np.isfinite(score[i])}
-    if not known or not same_items(list(known.values())):
+    items_at = {
+        i: item for i, item in enumerate(items) if item is not None and np.isfinite(score[i])
+    }
+    if not items_at or not same_items(list(items_at.values())):
         return ScoredCandidates(score)
     draws = np.full((len(score), DRAWS), np.nan)
-    draws[list(known)] = resampled(list(known.values()), seed)
+    draws[list(items_at)] = resampled(list(items_at.values()), seed)
     return ScoredCandidates(score, draws)
 
 

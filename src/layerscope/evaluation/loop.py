@@ -132,7 +132,7 @@ def score_tasks(
     seconds = {"encode": 0.0, "score": 0.0}
     distinct = list(dict.fromkeys(chain.from_iterable(tasks.texts.values())))
     missing = _find_missing(request, resources, distinct)
-    resources.store.check_room(sum(part.bytes for part in missing))
+    resources.store.check_room(sum(of_template.bytes for of_template in missing))
     if resources.recipe is not None:  # in one go, for which workers load the model once
         with _timed(seconds, "encode"):
             _encode(request, resources, distinct)
@@ -238,39 +238,39 @@ def _find_missing(
 def _encode(request: EvaluationRequest, resources: Resources, texts: Sequence[str]) -> None:
     """Encode the texts that are not in the store yet."""
     bar = resources.bar
-    parts = _find_missing(request, resources, texts)
-    total = len(texts) * len(parts)
-    bar.begin(f"{request.model.name}|texts", total, total - _count_texts(parts))
+    missing = _find_missing(request, resources, texts)
+    total = len(texts) * len(missing)
+    bar.begin(f"{request.model.name}|texts", total, total - _count_texts(missing))
     encode(
         request.model,
-        parts,
+        missing,
         engine=resources.engine,
         recipe=resources.recipe,
         advance=bar.advance,
     )
 
 
-def _count_texts(parts: Sequence[MissingTexts]) -> int:
-    return sum(len(part.texts) for part in parts)
+def _count_texts(missing: Sequence[MissingTexts]) -> int:
+    return sum(len(of_template.texts) for of_template in missing)
 
 
 def _count(
     request: EvaluationRequest,
     resources: Resources,
     distinct: Sequence[str],
-    missing: int,
+    missing_before: int,
     encoded: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Return the counts for the manifest; `missing` texts were not in the store before."""
-    parts = _find_missing(request, resources, distinct)
+    """Return the counts for the manifest; `missing_before` texts were not in the store before."""
+    missing = _find_missing(request, resources, distinct)
     keys = [text_key(text) for text in dict.fromkeys(chain.from_iterable(encoded.values()))]
     return {
         "texts": len(distinct),
-        "encoded": missing - _count_texts(parts),
+        "encoded": missing_before - _count_texts(missing),
         "store_bytes": resources.store.size(),
         "truncated": {
-            part.request.template.name: int(part.space.read_numbers(keys, "truncated").sum())
-            for part in parts
+            lacking.request.template.name: int(lacking.space.read_numbers(keys, "truncated").sum())
+            for lacking in missing
         },
     }
 

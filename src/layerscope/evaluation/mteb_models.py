@@ -30,7 +30,7 @@ def model_meta(
     """Return what mteb files a result under, with the experiment's settings (layer, readout)."""
     fields = ModelMeta.model_fields.items()
     unknown = dict.fromkeys(field for field, facts in fields if facts.is_required())
-    known = {
+    settings = {
         "name": name if "/" in name else f"layerscope/{name}",
         "revision": revision or "unknown",
         "embed_dim": width,
@@ -40,7 +40,7 @@ def model_meta(
         "open_weights": True,
         "use_instructions": False,
     }
-    return ModelMeta(**{**unknown, **known})
+    return ModelMeta(**{**unknown, **settings})
 
 
 def texts_of(inputs: Iterable[dict[str, Any]]) -> list[str]:
@@ -52,7 +52,8 @@ class LayerView(AbsEncoder):
     """A model that is one layer under one readout: encoding is looking up."""
 
     def __init__(self, lookup: Callable[[list[str]], np.ndarray], meta: ModelMeta) -> None:
-        self.lookup, self.mteb_model_meta = lookup, meta
+        self.lookup = lookup
+        self.mteb_model_meta = meta
 
     def encode(self, inputs: Any, **kwargs: Any) -> np.ndarray:
         """Return the stored vectors of the texts."""

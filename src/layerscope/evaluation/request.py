@@ -96,7 +96,7 @@ def failures_of(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             kind = result["reason"].split(":")[0]
             reasons.setdefault((result["task"], kind), []).append(result["reason"])
     lines = []
-    for (task, _), same in reasons.items():
-        more = f" (and {len(same) - 1} more of its layers and readouts)" if len(same) > 1 else ""
-        lines.append({"task": task, "reason": same[0] + more})
+    for (task, _), alike in reasons.items():
+        others = f" (and {len(alike) - 1} more of its layers and readouts)" if alike[1:] else ""
+        lines.append({"task": task, "reason": alike[0] + others})
     return lines

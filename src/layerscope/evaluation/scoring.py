@@ -133,8 +133,8 @@ class OpenTask:
             np.subtract(vectors, mean, out=vectors, casting="same_kind")
         if self.unit_length:
             for i in range(0, len(vectors), _ROWS):  # in parts: a task may have a million texts
-                part = vectors[i : i + _ROWS]
-                part /= np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30)
+                rows = vectors[i : i + _ROWS]
+                rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
         return vectors
 
 
@@ -238,8 +238,8 @@ def _score(context: ScoringContext, opened: OpenTask, job: ScoreJob) -> dict[str
     facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score}
     try:
         vectors = opened.vectors(job)
-    except Undefined as reason:
-        return {**undefined(task, str(reason)), **facts}
+    except Undefined as problem:
+        return {**undefined(task, str(problem)), **facts}
     reseed(task)
     # mteb's cache does not know which data a task was given: without their fingerprint two would
     # share a file
@@ -281,8 +281,8 @@ def _score(context: ScoringContext, opened: OpenTask, job: ScoreJob) -> dict[str
                 }
             )
     if all(row["score"] is None for row in rows):
-        why = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
-        return {"status": "undefined", "reason": why, **facts, "scores": rows}
+        reason = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
+        return {"status": "undefined", "reason": reason, **facts, "scores": rows}
     return {
         "status": "scored",
         **facts,

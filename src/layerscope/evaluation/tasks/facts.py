@@ -10,6 +10,8 @@ from typing import Any
 
 from layerscope.errors import DataError
 
+__all__ = ["named_columns", "used_splits"]
+
 _BATCH = 1000
 _COLUMNS = ("input_column_name", "label_column_name", "input1_column_name", "input2_column_name")
 
@@ -64,10 +66,10 @@ def fingerprint(task: Any) -> str:
     for subset, split, data in used_splits(task):
         digest.update(json.dumps([subset, split]).encode())
         is_search = isinstance(data, Mapping)
-        for part in [data["queries"], data["corpus"]] if is_search else [data]:
-            others = {"score", "id", "title", "text"} & set(part.column_names)
-            columns = sorted({*named_columns(task, part), *others}) or sorted(part.column_names)
-            for batch in part.select_columns(columns).iter(batch_size=_BATCH):
+        for table in [data["queries"], data["corpus"]] if is_search else [data]:
+            usual = {"score", "id", "title", "text"} & set(table.column_names)
+            columns = sorted({*named_columns(task, table), *usual}) or sorted(table.column_names)
+            for batch in table.select_columns(columns).iter(batch_size=_BATCH):
                 digest.update(_canonical(batch))
         if is_search:
             digest.update(_canonical([data["relevant_docs"], data["top_ranked"]]))

@@ -59,9 +59,9 @@ def is_mteb_task(name: str) -> bool:
 def mteb_task(name: str) -> Any:
     """Return one of mteb's tasks without its data, set to the subsets and splits to score."""
     metadata = text_tasks()[name].metadata
-    parts = getattr(metadata, "tasks", None)
-    if parts:
-        names = ", ".join(part.metadata.name for part in parts)
+    averaged = getattr(metadata, "tasks", None)
+    if averaged:
+        names = ", ".join(task.metadata.name for task in averaged)
         raise DataError(
             f"task {name!r} is an average over other tasks. Give its parts instead: {names}."
         )
@@ -100,7 +100,8 @@ def reseed(task: Any) -> None:
     than the first.
     """
     fresh = type(task)(seed=task.seed)
-    task.rng_state, task.np_rng = fresh.rng_state, fresh.np_rng
+    task.rng_state = fresh.rng_state
+    task.np_rng = fresh.np_rng
 
 
 def make_task(

@@ -28,7 +28,8 @@ class HubTasks(TaskSource):
     def load(self, name: str, place: str, offline: bool) -> LoadedTask:
         task = mteb_task(name)
         dataset = task.metadata.dataset
-        repo, revision = dataset.get("path"), dataset.get("revision")
+        repo = dataset.get("path")
+        revision = dataset.get("revision")
         shown = f"the data of task {name} ({repo}, revision {revision})"
         with hub_offline(offline), hub_explained("dataset", repo, revision, shown, offline):
             task.load_data()

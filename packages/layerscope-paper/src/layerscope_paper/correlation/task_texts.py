@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.data.corpus import Corpus, load_corpus
+from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError
+from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
 from layerscope.evaluation.tasks.facts import named_columns, used_splits
-from layerscope.evaluation.tasks.resolve import resolve_tasks
-from layerscope.evaluation.tasks.spec import TaskSpec
-
-__all__ = ["corpus_of"]
 
 FEWEST_TEXTS = 8  # of a task whose own texts are measured
 _TEXT_COLUMNS = {"text", "sentence1", "sentence2", "sentences"}

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from layerscope import profile, select
-from layerscope.errors import DataError
-from layerscope.evaluation.task_metrics import task_corpus
-from layerscope.models import LoadedModel
-from layerscope.profiling import Profile
 from tests.evaluation.support import write_tasks
 from tests.metrics import reference as ref
 from tests.tiny import tiny_model
+
+from layerscope import profile, select
+from layerscope.errors import DataError
+from layerscope.models import LoadedModel
+from layerscope.profiling import Profile
+from layerscope_paper.correlation.task_texts import task_corpus
 
 pytestmark = [pytest.mark.usefixtures("few_experiments"), pytest.mark.filterwarnings("ignore")]
 
