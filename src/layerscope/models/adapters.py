@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ class Adapter:
     revision: str | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What identifies it."""
+        """Return what identifies it."""
         commit = {"revision": self.revision} if self.revision else {}
         return {"name": self.name, **commit, "sha256": file_sha256(self.path / _WEIGHTS)}
 
@@ -39,32 +38,26 @@ def locate(spec: str | Path, offline: bool = False) -> Adapter:
     """Find an adapter: a folder, or a hub id org/name[@revision], which is downloaded where that is
     allowed."""
     path = Path(spec).expanduser()
-    found = Adapter(path, path.name)
+    adapter = Adapter(path, path.name)
     if not exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
         repo, _, revision = str(spec).partition("@")
         path, commit = hub_snapshot(repo, revision or None, offline)
-        found = Adapter(path, repo, commit)
+        adapter = Adapter(path, repo, commit)
     if not (path / "adapter_config.json").is_file():
         raise ModelError(f"{spec} is not an adapter folder: it holds no adapter_config.json.")
     if not (path / _WEIGHTS).is_file():
         raise ModelError(
             f"{path} holds no {_WEIGHTS}. Only safetensors adapters are read; save it again as safetensors."
         )
-    return found
+    return adapter
 
 
-def apply(module: nn.Module, adapters: Sequence[Adapter]) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """Merge each adapter into `module`, in order; returns the module and what identifies the
-    adapters."""
-    for adapter in adapters:
-        module = _merge(module, adapter.path)
-    return module, [adapter.facts() for adapter in adapters]
-
-
-def _merge(module: nn.Module, folder: Path) -> nn.Module:
+def merge(module: nn.Module, adapter: Adapter) -> nn.Module:
+    """Return the module with the adapter merged into its weights."""
     from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
     from safetensors.torch import load_file
 
+    folder = adapter.path
     config = PeftConfig.from_pretrained(str(folder))
     config.task_type = None  # the base model has no head for a task
     config.inference_mode = True
@@ -76,15 +69,15 @@ def _merge(module: nn.Module, folder: Path) -> nn.Module:
         ) from error
     state = _fit(load_file(folder / _WEIGHTS), module)
     result = set_peft_model_state_dict(adapted, state)
-    # An adapter whose names do not match is otherwise ignored in silence.
-    missed = [key for key in result.unexpected_keys if "lm_head" not in key]
+    # peft ignores weights whose names do not match
+    unused = [key for key in result.unexpected_keys if "lm_head" not in key]
     absent = [key for key in result.missing_keys if "lora_" in key or "modules_to_save" in key]
-    if missed or absent or not state:
-        example = (missed or absent or ["no weights"])[0]
+    if unused or absent or not state:
+        example = (unused or absent or ["no weights"])[0]
         raise ModelError(
-            f"the adapter {folder} does not fit {type(module).__name__}: {len(missed)} of its {len(state)} weights "
-            f"have no place and {len(absent)} places have no weights (e.g. {example}). "
-            "Check that it was trained on this model."
+            f"the adapter {folder} does not fit {type(module).__name__}: {len(unused)} of its "
+            f"{len(state)} weights have no place and {len(absent)} places have no weights (e.g. "
+            f"{example}). Check that it was trained on this model."
         )
     if not hasattr(adapted, "merge_and_unload"):
         raise ModelError(
@@ -97,14 +90,14 @@ def _merge(module: nn.Module, folder: Path) -> nn.Module:
 
 
 def _fit(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Names as the base model has them: adapters trained under a head carry one more level
-    (`model.` or the like)."""
+    """Return the weights under the base model's names: those of adapters trained under a head have
+    one more level (`model.` or the like)."""
     level = getattr(module, "base_model_prefix", "") or "model"
     children = {name for name, _ in module.named_children()}
     fitted = {}
     for key, value in state.items():
-        rest = key.removeprefix(_PREFIX)
-        if rest.startswith(f"{level}.") and level not in children:
-            rest = rest.removeprefix(f"{level}.")
-        fitted[_PREFIX + rest] = value
+        name = key.removeprefix(_PREFIX)
+        if level not in children:
+            name = name.removeprefix(f"{level}.")
+        fitted[_PREFIX + name] = value
     return fitted

@@ -177,10 +177,11 @@ class TextReader(ItemReader):
         rows: list[Row] = []
         for start in range(0, len(numbers), _CHUNK):
             part = slice(start, start + _CHUNK)
-            made = self.model.tokenize([self.texts[i] for i in numbers[part]], self.max_length)
-            lengths[part], truncated[part] = [len(one) for one in made.encodings], made.truncated
+            tokens = self.model.tokenize([self.texts[i] for i in numbers[part]], self.max_length)
+            lengths[part] = [len(ids) for ids in tokens.ids]
+            truncated[part] = tokens.truncated
             if lengths.sum() <= self.most_kept:
-                rows += [np.array(ids, np.int32) for ids in made.ids]
+                rows += [np.array(ids, np.int32) for ids in tokens.ids]
         size = int(lengths.sum())
         return Part(numbers, lengths, truncated, rows if size <= self.most_kept else None, size)
 

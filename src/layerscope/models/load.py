@@ -61,7 +61,7 @@ def load(
         raise ModelError(
             f"load takes a name, a folder or a file, not {type(spec).__name__}: a model in memory goes to wrap()."
         )
-    # Everything that can be refused is refused before any weight is read.
+    # Every option is checked before any weight is read.
     precision = pick_dtype(dtype)
     if family is not None:
         family_for(nn.Identity(), family)
@@ -73,14 +73,12 @@ def load(
     if adapters:
         require("adapters")
     located = [adapting.locate(adapter, offline) for adapter in adapters]
-    source = resolve(
-        spec,
-        offline,
-        revision=revision,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
-    _check_remote_code(source, trust_remote_code)
+    places = {
+        "revision": revision,
+        "allow_pickle": allow_pickle,
+        "trust_remote_code": trust_remote_code,
+    }
+    source = find_source(spec, offline, places)
     if source.gguf is not None:
         require("gguf")
     files = {path: file_state(path) for path in source.weights}
@@ -90,17 +88,16 @@ def load(
         options["device_map"] = device_map
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
-    known = _family_of(source)
-    if attention is not None and not known.attentions:
+    declared = _family_of(source)
+    if attention is not None and not declared.attentions:
         raise ModelError(
             f"attention={attention!r} cannot be chosen: {source.name} is read as it was trained."
         )
-    module, preparation = known.read(source, options)
+    module, preparation = declared.read(source, options)
     if attention is not None:
-        known.choose_attention(module, attention)
-    facts: list[dict[str, Any]] = []
-    if located:
-        module, facts = adapting.apply(module, located)
+        declared.choose_attention(module, attention)
+    for adapter in located:
+        module = adapting.merge(module, adapter)
     if target is not None:
         module = settle_bfloat16(module.to(target), precision, source.name)
     module.eval().requires_grad_(False)
@@ -116,13 +113,10 @@ def load(
         normalizes=source.normalizes(),
         sentence_encoder=source.pipeline is not None,
         exported=source.exported(),
-        adapters=facts,
-        **(
-            {"asked": revision or str(spec).partition("@")[2] or "main"}
-            if source.kind == "hub"
-            else {}
-        ),
+        adapters=[adapter.facts() for adapter in located],
     )
+    if source.kind == "hub":
+        model.identity["asked"] = revision or str(spec).partition("@")[2] or "main"
     model.files = files
     model.check_files()
     return model
@@ -138,10 +132,9 @@ def wrap(
     """
     inner = unwrap(module)
     inner.eval()
-    given = (
-        name or getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
-    )
-    model = _assemble(inner, inner_tokenizer(module, tokenizer), str(given), family)
+    config_name = getattr(getattr(inner, "config", None), "name_or_path", "")
+    shown_name = str(name or config_name or type(inner).__name__)
+    model = _assemble(inner, inner_tokenizer(module, tokenizer), shown_name, family)
     model.identity["weights_sha256"] = module_sha256(inner)
     return model
 
@@ -149,17 +142,15 @@ def wrap(
 def open_model(
     model: Any, tokenizer: Any, offline: bool, model_options: dict[str, Any]
 ) -> LoadedModel:
-    """A loaded model from whatever the user gave."""
+    """Return the loaded model of a name, a folder, or a model in memory."""
     if isinstance(model, (str, Path)):
         return load(model, offline=offline, **model_options)
-    for name in (
-        name
-        for name, value in model_options.items()
-        if name != "family" and value not in (None, (), [])
-    ):
-        raise ModelError(
-            f"{name}= is for a model given by its name; {type(model).__name__} in memory is taken as it is."
-        )
+    for name, value in model_options.items():
+        if name != "family" and value not in (None, (), []):
+            raise ModelError(
+                f"{name}= is for a model given by its name; {type(model).__name__} in memory is "
+                "taken as it is."
+            )
     if isinstance(model, LoadedModel):
         return model
     return wrap(model, tokenizer, family=model_options.get("family"))
@@ -168,8 +159,7 @@ def open_model(
 def kind_read_by(
     model: Any, offline: bool = False, model_options: Mapping[str, Any] | None = None
 ) -> str:
-    """The kind of items that a model reads (`texts`, …). A model given by name is not
-    loaded for it."""
+    """Return the kind of items that a model reads (`texts`, …), without loading it."""
     if isinstance(model, LoadedModel):
         return model.kind
     if not isinstance(model, (str, Path)):
@@ -178,7 +168,7 @@ def kind_read_by(
 
 
 def _family_of(source: Source) -> Family:
-    """The family that a source's config.json declares, without loading the model."""
+    """Return the family that a source's config.json declares."""
     return declared_family({} if source.gguf is not None else read_config(source.path))
 
 
@@ -203,20 +193,20 @@ def _check_remote_code(source: Source, trusted: bool) -> None:
     )
 
 
-def find_source(model: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:
-    """Where a model given by name is, with those of its options that decide it."""
+def find_source(spec: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:
+    """Return the files of a model, with those of its options that decide which they are."""
     names = ("revision", "allow_pickle", "trust_remote_code")
-    given = {name: model_options[name] for name in names if model_options.get(name)}
-    source = resolve(model, offline, **given)
-    _check_remote_code(source, bool(given.get("trust_remote_code")))
+    options = {name: model_options[name] for name in names if model_options.get(name)}
+    source = resolve(spec, offline, **options)
+    _check_remote_code(source, bool(options.get("trust_remote_code")))
     return source
 
 
-def at_commit(given: str | Path, loaded: LoadedModel) -> str | Path:
-    """What the user gave, of a hub model with the commit that was loaded: a branch may move before
-    it is read again."""
+def at_commit(spec: str | Path, loaded: LoadedModel) -> str | Path:
+    """Return the spec of a loaded model, of the hub with its commit: a branch may move before the
+    model is loaded again."""
     if loaded.identity.get("source") != "hub" or not loaded.identity.get("revision"):
-        return given
+        return spec
     return f"{loaded.name}@{loaded.identity['revision']}"
 
 
@@ -240,15 +230,13 @@ def make_bidirectional(module: nn.Module, family: Family) -> None:
 
 
 def _assemble(module: nn.Module, preparation: Any, name: str, family: str | None) -> LoadedModel:
-    """The model with its parts found; `preparation` is its tokenizer, or what else prepares its
-    input."""
-    known = family_for(module, family)
-    check_input(module, known.kind)
-    model = known.make_model(module, preparation, known.resolve(module), name)
+    """Return the model with its parts; `preparation` is its tokenizer or processor."""
+    known_family = family_for(module, family)
+    check_input(module, known_family.kind)
+    model = known_family.make_model(module, preparation, known_family.resolve(module), name)
     gpu = faster.on(model.device)
-    if (
-        gpu is not None
-    ):  # compiled while the model is being read: the first texts would wait half a second
+    if gpu is not None:
+        # compiled now: the first texts would wait half a second
         gpu.ahead.compile_kernels(gpu.ahead.reading_kernels(model.width, model.dtype), model.device)
     model.identity = {
         "name": name,
@@ -264,7 +252,7 @@ def _assemble(module: nn.Module, preparation: Any, name: str, family: str | None
         "normalizes": False,
         "sentence_encoder": False,
         "untrained": modules.is_untrained(module),
-        "bidirectional": known.is_bidirectional(module),
+        "bidirectional": known_family.is_bidirectional(module),
         "adapters": [],
         "n_blocks": model.n_blocks,
         "width": model.width,

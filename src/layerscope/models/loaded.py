@@ -45,35 +45,10 @@ def file_state(path: Path) -> FileState | None:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Several texts as a tokenizer encodes them: the token ids of each, and which texts were cut to
-    fit.
+    """The token ids of several texts, and which texts were cut to fit."""
 
-    Lists are made when they are asked for: the encoding itself does not hold up other threads, what
-    Python does with it would.
-    """
-
-    encodings: Sequence[Any] = ()
-
-    @cached_property
-    def ids(self) -> list[list[int]]:
-        """The token ids of each text."""
-        return [encoding.ids for encoding in self.encodings]
-
-    @cached_property
-    def truncated(self) -> list[bool]:
-        """Which texts were cut: a tokenizer keeps what it cut off."""
-        return [bool(encoding.overflowing) for encoding in self.encodings]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """One text as a slow tokenizer encodes it."""
-
-    ids: list[int]
-    overflowing: bool
-
-    def __len__(self) -> int:
-        return len(self.ids)
+    ids: list[list[int]]
+    truncated: list[bool]
 
 
 @dataclass
@@ -247,79 +222,73 @@ class LoadedModel:
         return self.forward(batch.input_ids, batch.whole_mask)
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Token ids with the special tokens the tokenizer adds, cut from the right to `max_length`
-        tokens.
+        """Return token ids with the special tokens that the tokenizer adds, cut from the right to
+        `max_length` tokens.
 
-        Without `max_length` texts are cut to what the model takes.
+        Without `max_length` texts are cut to the model's own limit.
         """
         if isinstance(texts, str):
             raise DataError(
                 "tokenize takes a list of texts, and was given one string. Wrap it in a list."
             )
         if not texts:
-            return Tokens()
+            return Tokens([], [])
         longest = max_length if max_length is not None else self.max_length
         if self._tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer; pass one to wrap(module, tokenizer).")
-        if longest is not None and longest < 1:
-            raise InvalidValueError(f"max_length must be at least 1, not {longest}.")
-        self._refuse_too_short(longest)
-        heads, long = cut_by_characters(texts, longest)
+        self._check_length(longest)
+        heads, shortened = cut_by_characters(texts, longest)
         with _TOKENIZING, tokenizer_explained(self.name):
-            encodings = self._encode(heads, longest)
-            for i in (i for i in long if not encodings[i].overflowing):
-                encodings[i] = self._encode([texts[i]], longest)[0]
-        return Tokens(encodings)
+            tokens = self._encode(heads, longest)
+            for i in shortened:
+                if not tokens.truncated[i]:
+                    whole = self._encode([texts[i]], longest)
+                    tokens.ids[i] = whole.ids[0]
+                    tokens.truncated[i] = whole.truncated[0]
+        return tokens
 
-    def _encode(self, texts: list[str], longest: int | None) -> list[Any]:
-        tokenizer = self._tokenizer
-        if not getattr(tokenizer, "is_fast", False):
-            return self._encode_slowly(texts, longest)
+    def _encode(self, texts: list[str], longest: int | None) -> Tokens:
         cut = {} if longest is None else {"truncation": True, "max_length": longest}
+        if getattr(self._tokenizer, "is_fast", False):
+            encodings = self._tokenizer(texts, **cut, **_IDS_ALONE).encodings
+            ids = [encoding.ids for encoding in encodings]
+            return Tokens(ids, [bool(encoding.overflowing) for encoding in encodings])
+        # a slow tokenizer does not tell which texts it cut
+        ids = [list(row) for row in self._tokenizer(texts, **_IDS_ALONE)["input_ids"]]
+        truncated = [longest is not None and len(row) > longest for row in ids]
+        for i, is_long in enumerate(truncated):
+            if is_long:
+                ids[i] = list(self._tokenizer(texts[i], **cut, **_IDS_ALONE)["input_ids"])
+        return Tokens(ids, truncated)
 
-        return list(tokenizer(texts, **cut, **_IDS_ALONE).encodings)
-
-    def _refuse_too_short(self, longest: int | None) -> None:
-        """A tokenizer whose special tokens alone are more than `longest` would not cut at all."""
-        count = getattr(self._tokenizer, "num_special_tokens_to_add", None)
-        if longest is None or count is None:
+    def _check_length(self, longest: int | None) -> None:
+        """Raise an error unless the length has room for the special tokens of every text."""
+        if longest is None:
             return
-        special = int(count())
+        if longest < 1:
+            raise InvalidValueError(f"max_length must be at least 1, not {longest}.")
+        count = getattr(self._tokenizer, "num_special_tokens_to_add", None)
+        special = 0 if count is None else int(count())
         if longest < special:
             raise InvalidValueError(
-                f"max_length {longest} is too short for {self.name}: its tokenizer adds {special} special tokens to every text. "
-                f"Give at least {special + 1}."
+                f"max_length {longest} is too short for {self.name}: its tokenizer adds {special} "
+                f"special tokens to every text. Give at least {special + 1}."
             )
 
     def tokenize_with_offsets(
         self, texts: Sequence[str]
     ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
-        """Token ids, uncut, and for each token the characters it came from (special tokens: none,
-        as (0, 0))."""
+        """Return token ids, uncut, and for each token the characters it came from; (0, 0) for
+        special tokens."""
         if not getattr(self._tokenizer, "is_fast", False):
             raise ModelError(
-                f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens from the rest."
+                f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens "
+                "from the rest."
             )
         with _TOKENIZING, tokenizer_explained(self.name):
-            encodings = self._encode(list(texts), None)
-        return Tokens(encodings).ids, [
-            [(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings
-        ]
-
-    def _encode_slowly(self, texts: list[str], longest: int | None) -> list[Any]:
-        """The way for slow tokenizers: everything first, then again for what was too long."""
-        encoded = [
-            Encoded(list(ids), longest is not None and len(ids) > longest)
-            for ids in self._slow_ids(texts)
-        ]
-        for i in (i for i, one in enumerate(encoded) if one.overflowing):
-            encoded[i] = Encoded(
-                list(self._slow_ids(texts[i], truncation=True, max_length=longest)), True
-            )
-        return encoded
-
-    def _slow_ids(self, texts: Any, **cut: Any) -> Any:
-        return self._tokenizer(texts, **cut, **_IDS_ALONE)["input_ids"]
+            encodings = self._tokenizer(list(texts), **_IDS_ALONE).encodings
+        ids = [encoding.ids for encoding in encodings]
+        return ids, [[(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings]
 
 
 def width_of(module: nn.Module, run: Callable[[], Any]) -> int:

@@ -1,5 +1,4 @@
-"""What the user may write for number types and devices, and keeping transformers quiet in the
-terminal."""
+"""Number types and devices as a user names them, and keeping transformers quiet in the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ DTYPES = {
 
 
 def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
-    """A floating-point type, or "auto" for the checkpoint's own."""
+    """Return a floating-point type, or "auto" for the checkpoint's own."""
     name = str(dtype).removeprefix("torch.")
     if name != "auto" and name not in DTYPES:
         raise UnknownNameError("dtype", name, [*DTYPES, "auto"])
@@ -33,36 +32,32 @@ def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for, or a GPU where there is one and the CPU elsewhere."""
-    usable = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    here = [kind for kind, can in usable.items() if can]
+    """Return the device that is named, or by default a GPU if there is one, else the CPU."""
+    available = ["cpu"]
+    if torch.cuda.is_available():
+        available.append("cuda")
+    if torch.backends.mps.is_available():
+        available.append("mps")
     if device is None:
-        return torch.device("cuda" if "cuda" in here else "cpu")
-    kind = str(device).split(":")[0]
-    if kind not in usable:
-        raise UnknownNameError("device", str(device), usable, "A GPU may be numbered: cuda:1.")
+        return torch.device("cuda" if "cuda" in available else "cpu")
+    kinds = ("cpu", "cuda", "mps")
+    if str(device).split(":")[0] not in kinds:
+        raise UnknownNameError("device", str(device), kinds, "A GPU may be numbered: cuda:1.")
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise ModelError(
-            f"{str(device)!r} is not a device: {error}. Usable here: {', '.join(here)}."
+            f"{str(device)!r} is not a device: {error}. Usable here: {', '.join(available)}."
         ) from error
-    if chosen.type not in here:
+    if chosen.type not in available:
         raise ModelError(
-            f"device {str(device)!r} is not available on this machine. Usable here: {', '.join(here)}."
+            f"device {str(device)!r} is not available on this machine. Usable here: "
+            f"{', '.join(available)}."
         )
-    if (
-        chosen.type == "cuda"
-        and chosen.index is not None
-        and chosen.index >= torch.cuda.device_count()
-    ):
-        count = torch.cuda.device_count()
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ModelError(
-            f"device {str(device)!r} does not exist: this machine has {count} GPUs, numbered from 0."
+            f"device {str(device)!r} does not exist: this machine has {torch.cuda.device_count()} "
+            "GPUs, numbered from 0."
         )
     return chosen
 
@@ -72,46 +67,44 @@ _BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16", "bf16")  # the last on ARM
 
 
 def bfloat16_units() -> str | None:
-    """What this CPU computes bfloat16 with; empty where it has nothing for it, None where that
-    cannot be told."""
+    """Return the units of this CPU that compute bfloat16; empty if it has none, None if unknown."""
     try:
         lines = _CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    known = next(
-        (line.split() for line in lines if line.lower().startswith(("flags", "features"))), None
-    )
-    return None if known is None else next((unit for unit in _BFLOAT16_UNITS if unit in known), "")
+    for line in lines:
+        if line.lower().startswith(("flags", "features")):
+            features = line.split()
+            return next((unit for unit in _BFLOAT16_UNITS if unit in features), "")
+    return None
 
 
 def settle_bfloat16(
     module: torch.nn.Module, dtype: str | torch.dtype, name: str
 ) -> torch.nn.Module:
-    """On a CPU that would emulate bfloat16, dozens of times slower: float32, unless bfloat16 was
-    asked for by name."""
+    """Return a model in bfloat16 as float32 on a CPU that would emulate bfloat16, dozens of times
+    slower; unless the user asked for bfloat16 by name."""
     weights = next(module.parameters(), None)
-    if (
-        weights is None
-        or weights.dtype != torch.bfloat16
-        or weights.device.type != "cpu"
-        or bfloat16_units() != ""
-    ):
+    if weights is None or weights.dtype != torch.bfloat16 or weights.device.type != "cpu":
+        return module
+    if bfloat16_units() != "":
         return module
     if dtype == "auto":
         log.warning(
-            "%s is read in float32: this CPU has no bfloat16 units. dtype=bfloat16 would force them.",
+            "%s is read in float32: this CPU has no bfloat16 units. dtype=bfloat16 would force it.",
             name,
         )
         return module.float()
     log.warning(
-        "this CPU has no bfloat16 units and emulates them, many times slower: leave dtype=bfloat16 out for float32."
+        "this CPU has no bfloat16 units and emulates them, many times slower: leave dtype=bfloat16 "
+        "out for float32."
     )
     return module
 
 
 @contextmanager
 def quiet(bars: bool = False) -> Iterator[None]:
-    """Errors only while the block runs; with `bars`, nothing at all on stderr (GGUF reading draws
+    """Show only errors of transformers; with `bars`, nothing at all on stderr (reading GGUF draws
     bars of its own)."""
     import transformers.utils.logging as hf
 

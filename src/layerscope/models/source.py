@@ -1,5 +1,5 @@
-"""From what the user writes (a name, a folder, a GGUF file or a hub id) to files on this machine,
-and which weights these are."""
+"""The files of a model on this machine, from a name, a folder, a GGUF file or a hub id; and the
+fingerprints of its weights and settings."""
 
 from __future__ import annotations
 
@@ -36,16 +36,28 @@ __all__ = ["check_name", "files_sha256", "resolve"]
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
 HUB_IDS = {"minilm-l6": "sentence-transformers/all-MiniLM-L6-v2"}
-"""Where the hub has the same weights as a short name that no installed package registers."""
+"""Hub ids with the weights of a short name, used if no installed package registers the name."""
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
-
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+# Subfolders hold other formats, except those of modules (1_Pooling); consolidated weights are a
+# second copy of the same ones.
+_IGNORED = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*", "*.fp16.*", "*.onnx"]
+# The place and the library that a model was loaded with do not change its states.
+_NOT_SETTINGS = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "architectures",
+    "quantization_config",
+)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model's files on this machine. `path` is the folder to load from; `gguf` names the file for
+    """A model's files on this machine. `path` is the folder to load from; `gguf` names the file of
     a GGUF source."""
 
     kind: Kind
@@ -61,29 +73,24 @@ class Source:
 
     @property
     def pipeline(self) -> Path | None:
-        """The sentence-transformers folder that the model is, or is a part of; None for another
-        model."""
+        """The sentence-transformers folder that holds the model; None for another model."""
         root = self.inside or self.path
         return root if (root / "modules.json").is_file() else None
 
     def weights_sha256(self) -> str:
-        """Fingerprint of the weight files; does not load the model."""
+        """Return the fingerprint of the weight files, without loading the model."""
         return files_sha256(self.weights)
 
     def normalizes(self) -> bool:
-        """Whether the model's own sentence-transformers pipeline scales its vectors to length 1."""
-        root = self.pipeline
-        listed = (
-            [] if root is None else read_json(root / "modules.json", expect=list, error=ModelError)
-        )
-        return any(
-            str(module.get("type", "")).endswith(".Normalize")
-            for module in listed
-            if isinstance(module, dict)
-        )
+        """Return whether the model's own pipeline scales its vectors to length 1."""
+        if self.pipeline is None:
+            return False
+        modules = read_json(self.pipeline / "modules.json", expect=list, error=ModelError)
+        types = [str(module.get("type", "")) for module in modules if isinstance(module, dict)]
+        return any(name.endswith(".Normalize") for name in types)
 
     def exported(self) -> str | None:
-        """What an export of layerscope was cut from, in words; None for anything else."""
+        """Return what an export of layerscope was cut from, in words; None for anything else."""
         facts = _marker(self.path)
         base = facts.get("base")
         if facts.get("kind") not in ("export", "encoder") or not isinstance(base, dict):
@@ -107,7 +114,8 @@ def resolve(
     if text in catalogue():
         if revision is not None:
             raise ModelError(
-                f"{text} is a catalogue model and has one version only: leave out revision={revision!r}."
+                f"{text} is a catalogue model and has one version only: leave out "
+                f"revision={revision!r}."
             )
         return _catalogue_source(text, offline)
     path = Path(text).expanduser()
@@ -126,11 +134,15 @@ def resolve(
     match = _hub_id(spec)
     if revision and match["revision"] and revision != match["revision"]:
         raise ModelError(
-            f"two revisions were given: {match['revision']!r} in {text!r} and revision={revision!r}."
+            f"two revisions were given: {match['revision']!r} in {text!r} and "
+            f"revision={revision!r}."
         )
-    wanted = revision or match["revision"]
     folder, commit = hub_snapshot(
-        match["repo"], wanted, offline, pickles=allow_pickle, code=trust_remote_code
+        match["repo"],
+        revision or match["revision"],
+        offline,
+        pickles=allow_pickle,
+        code=trust_remote_code,
     )
     try:
         return _local_source(folder, match["repo"], "hub", allow_pickle, commit)
@@ -143,8 +155,8 @@ def resolve(
 
 
 def check_name(spec: str | Path) -> None:
-    """An error if a name can be no model's: no catalogue name, nothing on this machine, no hub id.
-    Nothing is downloaded."""
+    """Raise an error for a name that no model can have: no catalogue name, nothing on this machine,
+    no hub id. Nothing is downloaded."""
     if str(spec) not in (*catalogue(), *HUB_IDS) and not exists(spec):
         _hub_id(spec)
 
@@ -153,13 +165,15 @@ def _hub_id(spec: str | Path) -> re.Match[str]:
     text = str(spec)
     check_zoo("model", text)
     match = _HUB_ID.fullmatch(text)
-    if match is None or isinstance(spec, Path) or text.startswith((".", "~", "/")):
-        if isinstance(spec, Path) or "/" in text or text.endswith(".gguf"):
-            raise ModelError(
-                f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. {MODEL_FORMS}"
-            )
-        raise UnknownNameError("model", text, catalogue(), MODEL_FORMS)
-    return match
+    is_path = isinstance(spec, Path)
+    if match is not None and not is_path and not text.startswith((".", "~", "/")):
+        return match
+    if is_path or "/" in text or text.endswith(".gguf"):
+        raise ModelError(
+            f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. "
+            f"{MODEL_FORMS}"
+        )
+    raise UnknownNameError("model", text, catalogue(), MODEL_FORMS)
 
 
 def _catalogue_source(name: str, offline: bool) -> Source:
@@ -177,49 +191,59 @@ def _catalogue_source(name: str, offline: bool) -> Source:
 
 
 def _local_source(
-    path: Path,
-    name: str,
-    kind: Kind,
-    allow_pickle: bool,
-    revision: str | None = None,
+    root: Path, name: str, kind: Kind, allow_pickle: bool, revision: str | None = None
 ) -> Source:
-    if path.is_file():
-        if path.suffix != ".gguf":
+    if root.is_file():
+        if root.suffix != ".gguf":
             raise ModelError(
-                f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder."
+                f"{root} is a single file; only .gguf files can be loaded alone. Give the model's "
+                "folder."
             )
-        return _gguf_source(path, path.stem)
-    root, path = path, _transformer_folder(path)
-    safetensors = tuple(sorted(path.glob("*.safetensors")))
-    ggufs = sorted(path.glob("*.gguf"))
-    if not safetensors and ggufs:
-        if len(ggufs) > 1:
-            found = ", ".join(file.name for file in ggufs)
+        return _gguf_source(root, root.stem)
+    path = _transformer_folder(root)
+    weights = sorted(path.glob("*.safetensors"))
+    gguf_files = sorted(path.glob("*.gguf"))
+    if gguf_files and not weights:
+        if len(gguf_files) > 1:
+            names = ", ".join(file.name for file in gguf_files)
             raise ModelError(
-                f"{path} holds {len(ggufs)} GGUF files ({found}). Give the path of one of them."
+                f"{path} holds {len(gguf_files)} GGUF files ({names}). Give the path of one of them."
             )
-        return _gguf_source(ggufs[0], name, revision)
+        return _gguf_source(gguf_files[0], name, revision)
     config = read_config(path)
-    weights, pickled = safetensors, False
-    if not safetensors:
-        weights = tuple(sorted(file for pattern in _PICKLES for file in path.glob(pattern)))
-        pickled = True
-        if not weights:
-            raise ModelError(
-                f"{path} holds no weights: no *.safetensors and no .gguf file. Of the hub, pickled weights are "
-                f"fetched with allow_pickle=True. {MODEL_FORMS}"
-            )
-        if not allow_pickle:
-            raise ModelError(
-                f"{path} holds pickled weights only ({weights[0].name}), and unpickling can run code. Convert them "
-                "to safetensors, or pass allow_pickle=True if you trust where they come from."
-            )
+    is_pickled = not weights
+    if is_pickled:
+        weights = _pickled_weights(path, allow_pickle)
     facts = _marker(path)
     quantized = config.get("quantization_config")
-    named = quantized.get("quant_method") if isinstance(quantized, dict) else None
-    method = named if isinstance(named, str) else None
-    return Source(kind, name, path, weights, revision, None, facts.get("quantization") or method,
-                  facts.get("license"), pickled, root)  # fmt: skip
+    method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    return Source(
+        kind=kind,
+        name=name,
+        path=path,
+        weights=tuple(weights),
+        revision=revision,
+        quantization=facts.get("quantization") or (method if isinstance(method, str) else None),
+        license=facts.get("license"),
+        pickled=is_pickled,
+        inside=root,
+    )
+
+
+def _pickled_weights(path: Path, allow_pickle: bool) -> list[Path]:
+    weights = sorted(file for pattern in _PICKLES for file in path.glob(pattern))
+    if not weights:
+        raise ModelError(
+            f"{path} holds no weights: no *.safetensors and no .gguf file. Of the hub, pickled "
+            f"weights are fetched with allow_pickle=True. {MODEL_FORMS}"
+        )
+    if not allow_pickle:
+        raise ModelError(
+            f"{path} holds pickled weights only ({weights[0].name}), and unpickling can run code. "
+            "Convert them to safetensors, or pass allow_pickle=True if you trust where they come "
+            "from."
+        )
+    return weights
 
 
 def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
@@ -232,15 +256,17 @@ def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
 
 
 def _transformer_folder(path: Path) -> Path:
-    """Older sentence-transformers folders keep the transformer in a subfolder that modules.json
-    names."""
-    modules = path / "modules.json"
-    if (path / "config.json").is_file() or not modules.is_file():
+    """Return the folder of the transformer: older sentence-transformers folders keep it in a
+    subfolder that modules.json names."""
+    file = path / "modules.json"
+    if (path / "config.json").is_file() or not file.is_file():
         return path
-    listed = read_json(modules, expect=list, error=ModelError)
-    first = str(listed[0].get("path", "")) if listed and isinstance(listed[0], dict) else ""
-    inner = path / first if is_plain_name(first) else path  # a subfolder, not a way out
-    return inner if (inner / "config.json").is_file() else path
+    modules = read_json(file, expect=list, error=ModelError)
+    name = str(modules[0].get("path", "")) if modules and isinstance(modules[0], dict) else ""
+    # a plain name is a subfolder, not a way out
+    if is_plain_name(name) and (path / name / "config.json").is_file():
+        return path / name
+    return path
 
 
 def _marker(path: Path) -> dict[str, Any]:
@@ -250,28 +276,24 @@ def _marker(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The folder's config.json."""
+    """Return the folder's config.json."""
     file = path / "config.json"
-    if (path / "adapter_config.json").is_file() and not file.is_file():
-        raise ModelError(
-            f"{path} holds an adapter, not a model. Load its base model and pass adapters=[{str(path)!r}]."
-        )
-    if (path / MANIFEST).is_file() and not file.is_file():
-        raise ModelError(
-            f"{path} is the folder of a run, not a model: open it with layerscope.load_run({str(path)!r})."
-        )
     if not file.is_file():
+        if (path / "adapter_config.json").is_file():
+            raise ModelError(
+                f"{path} holds an adapter, not a model. Load its base model and pass "
+                f"adapters=[{str(path)!r}]."
+            )
+        if (path / MANIFEST).is_file():
+            raise ModelError(
+                f"{path} is the folder of a run, not a model: open it with "
+                f"layerscope.load_run({str(path)!r})."
+            )
         raise ModelError(f"{path} is not a model folder: it holds no config.json. {MODEL_FORMS}")
     config: dict[str, Any] = read_json(file, error=ModelError)
     if not isinstance(config.get("model_type", ""), str):
         raise ModelError(f"{file} names a model_type that is not text: {config['model_type']!r}.")
     return config
-
-
-_FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
-# Subfolders hold other formats, except those of modules (1_Pooling); consolidated weights are a
-# second copy of the same ones.
-_NOT = ["[!0-9]*/*", "[0-9][!_]*/*", "consolidated*", "*.fp16.*", "*.onnx"]
 
 
 def hub_snapshot(
@@ -281,23 +303,25 @@ def hub_snapshot(
     `offline`."""
     from huggingface_hub import snapshot_download
 
-    patterns = [*_FILES, *(["*.bin"] if pickles else []), *(["*.py"] if code else [])]
+    patterns = list(_FILES)
+    if pickles:
+        patterns.append("*.bin")
+    if code:
+        patterns.append("*.py")
     shown = f"{repo}@{revision}" if revision else repo
     with hub_explained("model", repo, revision, shown, offline):
-        folder = Path(
-            snapshot_download(
-                repo,
-                revision=revision,
-                local_files_only=offline,
-                allow_patterns=patterns,
-                ignore_patterns=_NOT,
-            )
+        folder = snapshot_download(
+            repo,
+            revision=revision,
+            local_files_only=offline,
+            allow_patterns=patterns,
+            ignore_patterns=_IGNORED,
         )
-    return folder, folder.name
+    return Path(folder), Path(folder).name
 
 
 def files_sha256(paths: Iterable[Path]) -> str:
-    """One sha256 over several files, by name and content; of a single file, its own."""
+    """Return one sha256 over several files, by name and content; of a single file, its own."""
     ordered = sorted(paths)
     if len(ordered) == 1:
         return file_sha256(ordered[0])
@@ -308,7 +332,7 @@ def files_sha256(paths: Iterable[Path]) -> str:
 
 
 def module_sha256(module: nn.Module) -> str:
-    """One sha256 over the names, types, shapes and bytes of a module's state."""
+    """Return one sha256 over the names, types, shapes and bytes of a module's state."""
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         if not isinstance(value, torch.Tensor):
@@ -321,30 +345,19 @@ def module_sha256(module: nn.Module) -> str:
 
 
 def settings_sha256(module: nn.Module, tokenizer: object) -> str:
-    """What besides the weights decides a state: the model's configuration and how texts become
-    tokens."""
+    """Return one sha256 over what decides a state besides the weights: the model's configuration
+    and its tokenizer or processor."""
     config = getattr(module, "config", None)
     facts = config.to_dict() if config is not None and hasattr(config, "to_dict") else {}
-    # where a model was loaded from, and with which library, is not what it computes
-    for name in (
-        "_name_or_path",
-        "transformers_version",
-        "dtype",
-        "torch_dtype",
-        "architectures",
-        "quantization_config",
-    ):
+    for name in _NOT_SETTINGS:
         facts.pop(name, None)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if not hasattr(tokenizer, "get_vocab") and hasattr(
-        tokenizer, "to_dict"
-    ):  # a processor of other items
+    if not hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "to_dict"):  # a processor
         text = json.dumps([facts, tokenizer.to_dict()], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
-    words = (
-        backend.to_str()
-        if backend is not None
-        else json.dumps(sorted(getattr(tokenizer, "get_vocab", dict)().items()))
-    )
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        words = json.dumps(sorted(getattr(tokenizer, "get_vocab", dict)().items()))
+    else:
+        words = backend.to_str()
     text = json.dumps(facts, sort_keys=True, default=str) + "\0" + words
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
