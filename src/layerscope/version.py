@@ -14,21 +14,21 @@ VERSION = "0.2.0"
 
 @cache
 def _origin() -> dict[str, Any]:
-    """What pip recorded of an install from a folder, a file or a repository; empty for one from a
-    package index."""
+    """Return pip's record of an install from a folder, a file or a repository; empty for a package
+    index."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        told = json.loads(distribution("layerscope").read_text("direct_url.json") or "{}")
+        record = json.loads(distribution("layerscope").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) and isinstance(told.get("url"), str) else {}
+    return record if isinstance(record, dict) and isinstance(record.get("url"), str) else {}
 
 
 def _source() -> Path | None:
-    """The folder or file on this machine that layerscope was installed from, where there was one
-    and it is still there."""
+    """Return the folder or file on this machine that layerscope was installed from; None if there is
+    none."""
     from urllib.parse import urlparse
     from urllib.request import url2pathname
 
@@ -38,31 +38,25 @@ def _source() -> Path | None:
 
 
 def install_command(extra: str) -> str:
-    """The line that adds an extra to this installation, whether it came from a checkout, a file, a
-    repository or an index.
-
-    `pip install 'layerscope[NAME]'` is wrong for a checkout: another version would come from the
-    index, or none at all.
-    """
-    told, source = _origin(), _source()
+    """Return the line that adds an extra to this installation: from the checkout, file, repository
+    or index that layerscope came from."""
+    record = _origin()
+    source = _source()
     if source is not None:
-        editable = "-e " if told.get("dir_info", {}).get("editable") else ""
+        editable = "-e " if record.get("dir_info", {}).get("editable") else ""
         return f"pip install {editable}'{source}[{extra}]'"
-    vcs = told.get("vcs_info")
+    url = record.get("url", "file:")
+    vcs = record.get("vcs_info")
     if isinstance(vcs, dict):
-        return f"pip install 'layerscope[{extra}] @ {vcs.get('vcs', 'git')}+{told['url']}@{vcs.get('commit_id', 'HEAD')}'"
-    if told and not told["url"].startswith("file:"):
-        return f"pip install 'layerscope[{extra}] @ {told['url']}'"
-    return f"pip install 'layerscope[{extra}]'"
+        url = f"{vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', 'HEAD')}"
+    address = "" if url.startswith("file:") else f" @ {url}"
+    return f"pip install 'layerscope[{extra}]{address}'"
 
 
 def install_package(name: str) -> str:
-    """The line that installs or upgrades a package of this repository: from the checkout, where
+    """Return the line that installs or upgrades a package of this repository: from the checkout, if
     layerscope came from one."""
     source = _source()
-    folder = source / "packages" / name if source is not None else None
-    return (
-        f"pip install -U '{folder}'"
-        if folder is not None and folder.is_dir()
-        else f"pip install -U {name}"
-    )
+    if source is not None and (source / "packages" / name).is_dir():
+        return f"pip install -U '{source / 'packages' / name}'"
+    return f"pip install -U {name}"

@@ -158,6 +158,7 @@ def synthetic_evaluation(
                         **where,
                         "score": score,
                         "gain": gain,
+                        "gain_over_default": math.nan,
                         "ci_low": gain - spread,
                         "ci_high": gain + spread,
                     }

@@ -1,5 +1,5 @@
-"""How states were read: with which final norm, of how many tokens. Two results compare only where
-these agree."""
+"""The final norm and the length with which states were read. Two results compare only if these
+agree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reading:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Self:
-        """The reading of a finished run, from its manifest; also from the `conventions` alone."""
+        """Return the reading of a finished run, from its manifest or the `conventions` alone."""
         conventions = manifest.get("conventions", manifest)
         length = conventions.get("max_length")
         return cls(
@@ -44,8 +44,7 @@ class Reading:
         )
 
     def as_conventions(self) -> dict[str, Any]:
-        """What a manifest's `conventions` say of it: every command writes it through here, and `of`
-        reads it back.
+        """Return the entries of a manifest's `conventions`, which `of` reads back.
 
         A run over several models leaves out `norm_module`: each has its own.
 
@@ -54,18 +53,20 @@ class Reading:
         >>> Reading(None, 64, SEVERAL).as_conventions()
         {'max_length': 64}
         """
-        norm = {} if self.final_norm is None else {"final_norm": self.final_norm}
-        module = {} if self.norm_module == SEVERAL else {"final_norm_module": self.norm_module}
-        return {**norm, **module, "max_length": self.max_length}
+        entries: dict[str, Any] = {}
+        if self.final_norm is not None:
+            entries["final_norm"] = self.final_norm
+        if self.norm_module != SEVERAL:
+            entries["final_norm_module"] = self.norm_module
+        return {**entries, "max_length": self.max_length}
 
     @property
     def has_norm(self) -> bool:
-        """Whether the model has a final norm at all. Without one, `applied` and `raw` are the
-        same."""
+        """True if the model has a final norm. Without one, `applied` and `raw` are the same."""
         return self.norm_module is not None
 
     @property
     def shows_output(self) -> bool:
-        """Whether the last layer is the vector that the model was trained to give: its final norm
-        was not left out."""
+        """True if the last layer is the vector that the model was trained to give, with its final
+        norm."""
         return self.final_norm != "raw" or not self.has_norm

@@ -1,4 +1,4 @@
-"""Which model a result is about, and when two results are about the same one."""
+"""The identity of the model of a result, and the test of whether two are the same."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["ModelIdentity", "model_key"]
 
 
 def model_key(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a model's identity belongs into the key of anything computed with it."""
+    """Return the part of a model's identity that decides its states."""
     return {name: identity.get(name) for name in DECISIVE}
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What decides a model's states: weights, settings (configuration and tokenizer), code,
+    """The facts that decide a model's states: weights, settings (configuration and tokenizer), code,
     precision, attention and adapters.
 
     A field that is None is not known. Two identities are the same when no field that both know
     differs.
 
-    >>> one = ModelIdentity("a", weights_sha256="12", dtype="float32")
-    >>> one.same_as(ModelIdentity("another name", weights_sha256="12"))
+    >>> model = ModelIdentity("a", weights_sha256="12", dtype="float32")
+    >>> model.same_as(ModelIdentity("another name", weights_sha256="12"))
     True
-    >>> one.difference(ModelIdentity("a", weights_sha256="12", dtype="float16"))
+    >>> model.difference(ModelIdentity("a", weights_sha256="12", dtype="float16"))
     'dtype (float32 and float16)'
     """
 
@@ -42,26 +42,26 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        """From a loaded model's `identity`, or the `model` entry of a manifest."""
-        known = model_key(facts)
-        if known["adapters"] is not None:
-            # adapters are told apart by their weights; where they came from does not matter
-            known["adapters"] = tuple(
-                str(one.get("sha256", one) if isinstance(one, Mapping) else one)
-                for one in known["adapters"]
+        """Return the identity in a loaded model's `identity`, or in the `model` entry of a manifest."""
+        values = model_key(facts)
+        if values["adapters"] is not None:
+            # adapters differ by their weights; where they came from does not matter
+            values["adapters"] = tuple(
+                str(adapter.get("sha256", adapter) if isinstance(adapter, Mapping) else adapter)
+                for adapter in values["adapters"]
             )
-        return cls(str(facts.get("name", "")), **known)
+        return cls(str(facts.get("name", "")), **values)
 
     def difference(self, other: ModelIdentity) -> str | None:
-        """What tells the two models apart, in words; None where they are the same."""
+        """Return the first difference of two models, in words; None if they are the same."""
         for name in DECISIVE:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine is not None and theirs is not None and mine != theirs:
-                return f"{name} ({shorten(str(mine), 16)} and {shorten(str(theirs), 16)})"
+            values = [getattr(self, name), getattr(other, name)]
+            if None not in values and values[0] != values[1]:
+                return f"{name} ({shorten(str(values[0]), 16)} and {shorten(str(values[1]), 16)})"
         return None
 
     def same_as(self, other: ModelIdentity) -> bool:
-        """Whether the two compute the same states from the same text."""
+        """Return whether the two compute the same states from the same text."""
         return self.difference(other) is None
 
 

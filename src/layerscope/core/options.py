@@ -28,7 +28,7 @@ class OptionGroup:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The names of the options."""
+        """Return the names of the options."""
         return tuple(field.name for field in fields(cls))
 
     @classmethod
@@ -42,13 +42,13 @@ class OptionGroup:
         return cls(**{name: keywords.pop(name) for name in cls.names() if name in keywords})
 
     def given(self) -> dict[str, Any]:
-        """The options that are set, by name."""
+        """Return the options that are set, by name."""
         return {name: value for name in self.names() if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
 class ModelOptions(OptionGroup):
-    """How a model is loaded; see `layerscope.load` for what each option does."""
+    """Options of `layerscope.load`."""
 
     dtype: Any = None
     device: Any = None
@@ -65,7 +65,7 @@ class ModelOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class DataOptions(OptionGroup):
-    """How named data are read: which column, how many items, which filter, which split."""
+    """Options of reading named data: column, number of items, filter and split."""
 
     column: str | None = None
     limit: int | None = None
@@ -74,7 +74,7 @@ class DataOptions(OptionGroup):
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes from `500MB`, `10GB` and the like.
+    """Return the bytes of `500MB`, `10GB` and the like.
 
     >>> parse_size("2GB")
     2147483648
@@ -90,8 +90,10 @@ def parse_size(text: str | int) -> int:
 
 @dataclass(frozen=True)
 class EngineOptions(OptionGroup):
-    """Where the model runs, and the maximum number of items per batch. `engine` is a name (`local`,
-    `ray`) or an `Engine`."""
+    """The engine that runs the model, and the maximum number of items per batch.
+
+    `engine` is a name (`local`, `ray`) or an `Engine`.
+    """
 
     engine: Any = None
     address: str | None = None
@@ -101,7 +103,7 @@ class EngineOptions(OptionGroup):
 
     @classmethod
     def take(cls, keywords: dict[str, Any]) -> Self:
-        """As `OptionGroup.take`; a batch holds at least one item."""
+        """Make the options as `OptionGroup.take` does; a batch holds at least one item."""
         options = super().take(keywords)
         if options.batch_size is not None and options.batch_size < 1:
             raise InvalidValueError(f"batch_size must be at least 1, not {options.batch_size}.")

@@ -54,8 +54,13 @@ class Registry(Generic[T]):
         find: Callable[[Any], list[T]] | None = None,
         hint: str = "",
     ) -> None:
-        self.kind, self.group, self.package, self.hint = kind, group, package, hint
-        self._name, self._check, self._find = name, check, find
+        self.kind = kind
+        self.group = group
+        self.package = package
+        self.hint = hint
+        self._name = name
+        self._check = check
+        self._find = find if find is not None else lambda module: []
         self._things: dict[str, T] = {}
         self._broken: dict[str, str] = {}
         self._sources: dict[str, str] = {}
@@ -67,11 +72,14 @@ class Registry(Generic[T]):
         if not self._check(thing):
             raise PluginError(f"{thing!r} is not a {self.kind}.")
         name = self._name(thing)
-        known = self._things.get(name)
-        same = _origin(known) == _origin(thing) if isinstance(thing, type) else known == thing
-        if known is not None and not same:
+        present = self._things.get(name)
+        is_same = present == thing
+        if isinstance(thing, type):
+            is_same = _origin(present) == _origin(thing)
+        if present is not None and not is_same:
             raise PluginError(
-                f"two {self.kind}s are called {name!r}: {_origin(known)} and {_origin(thing)}. Rename one of them."
+                f"two {self.kind}s are called {name!r}: {_origin(present)} and {_origin(thing)}. "
+                "Rename one of them."
             )
         self._things[name] = thing
         return thing
@@ -83,29 +91,22 @@ class Registry(Generic[T]):
         self._loaded = True
         if self.package is not None:
             home = importlib.import_module(self.package)
-            for found in pkgutil.iter_modules(home.__path__):
-                module = importlib.import_module(f"{self.package}.{found.name}")
-                for thing in self._find(module) if self._find is not None else ():
+            for info in pkgutil.iter_modules(home.__path__):
+                for thing in self._find(importlib.import_module(f"{self.package}.{info.name}")):
                     self.add(thing)
         for point in entry_points(group=self.group):
             self._load_point(point)
 
     def _load_point(self, point: EntryPoint) -> None:
-        """A package that cannot be loaded must not stop the others: it is reported when its thing
-        is asked for."""
-        source = (
-            f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
-        )
+        """Add the things of an entry point. One that cannot be loaded must not stop the others: the
+        error is kept for when its thing is used."""
+        source = point.value
+        if point.dist is not None:
+            source = f"{point.dist.name} {point.dist.version}"
         try:
             loaded = point.load()
-            things = (
-                [loaded]
-                if self._check(loaded)
-                else self._find(loaded)
-                if self._find is not None
-                else []
-            )
-            if not things:  # neither a thing of the kind nor a module that holds some
+            things = [loaded] if self._check(loaded) else self._find(loaded)
+            if not things:
                 raise PluginError(f"{point.value} is not a {self.kind}")
             for thing in things:
                 self._sources[self._name(self.add(thing))] = source
@@ -115,12 +116,12 @@ class Registry(Generic[T]):
             )
 
     def source(self, name: str) -> str | None:
-        """The package and version whose entry point added a thing; None for the others."""
+        """Return the package and version whose entry point added a thing; None for the others."""
         self.load()
         return self._sources.get(name)
 
     def all(self) -> dict[str, T]:
-        """Everything known, by name."""
+        """Return everything by name."""
         self.load()
         return dict(self._things)
 
@@ -131,20 +132,19 @@ class Registry(Generic[T]):
         return name in self.all()
 
     def get(self, name: str) -> T:
-        """The thing called `name`; an error that suggests the nearest name if there is none."""
-        known = self.all()
-        if name in known:
-            return known[name]
+        """Return the thing called `name`; an unknown name is an error that suggests the nearest."""
+        things = self.all()
+        if name in things:
+            return things[name]
         if name in self._broken:
             raise PluginError(self._broken[name])
         check_zoo(self.kind, name)
-        raise UnknownNameError(self.kind, name, known, self.hint)
+        raise UnknownNameError(self.kind, name, things, self.hint)
 
 
 def entry_points(group: str) -> Iterable[EntryPoint]:
-    """What installed packages offer to a group. Imported here: `layerscope --help` asks for
-    none."""
-    from importlib import metadata
+    """Return the entry points of a group in installed packages."""
+    from importlib import metadata  # slow to import, and `layerscope --help` needs none
 
     return metadata.entry_points(group=group)
 

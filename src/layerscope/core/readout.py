@@ -52,7 +52,7 @@ class Readout:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A readout from its name; parts left out at the end keep their defaults.
+        """Return the readout of a name; parts left out at the end keep their defaults.
 
         A template of the user's own may contain slashes: `{text} and/or that/mean` is the template
         `{text} and/or that`.
@@ -66,7 +66,7 @@ class Readout:
 
     @classmethod
     def from_row(cls, row: Mapping[Any, Any]) -> Self:
-        """The readout of one row of a table of scores, or of one stored result."""
+        """Return the readout of one row of a table of scores, or of one stored result."""
         return cls(*(str(row[name]) for name in READOUT_COLUMNS))
 
     @property
@@ -83,26 +83,26 @@ class Readout:
     def kinds(self) -> tuple[str, ...]:
         """The kinds of vectors that must be stored for it: a mean without the sink follows from the
         mean and the sink's state."""
-        kept = (
-            (self.pooling,) if self.sink == "keep" else POOLINGS.get(self.pooling).kept_without_sink
-        )
-        return tuple(f"{what}/{self.final_norm}" for what in kept)
+        poolings = (self.pooling,)
+        if self.sink == "drop":
+            poolings = POOLINGS.get(self.pooling).kept_without_sink
+        return tuple(f"{pooling}/{self.final_norm}" for pooling in poolings)
 
     def check(self) -> Self:
-        """The readout itself, or an error that names what is valid."""
+        """Return the readout itself, or raise an error that names the valid parts."""
         template = get_template(self.template)
-        for kind, given, valid in (
+        for kind, name, valid in (
             ("pooling", self.pooling, POOLINGS),
             ("final norm of a readout", self.final_norm, NORMS),
             ("sink", self.sink, SINKS),
             ("centering", self.centering, (*CENTERINGS, HEAD)),
         ):
-            if given not in valid:
-                raise UnknownNameError(kind, given, valid)
+            if name not in valid:
+                raise UnknownNameError(kind, name, valid)
         if self.pooling not in template.poolings:
-            here = ", ".join(template.poolings)
             raise InvalidValueError(
-                f"readout {self.name!r}: {template.name!r} supports pooling {here}, not {self.pooling!r}."
+                f"readout {self.name!r}: {template.name!r} supports pooling "
+                f"{', '.join(template.poolings)}, not {self.pooling!r}."
             )
         if not self.kinds:
             raise InvalidValueError(
@@ -119,28 +119,32 @@ _POOLED = {"wmean": "weighted mean", "last": "last token", "cls": "first token"}
 
 
 def row_words(readout: str) -> tuple[str, str]:
-    """What a chart calls a readout, given by its full name: what is read, and what more there is to
-    say of it.
+    """Return the two labels of a readout in a chart: what is read, and how.
 
     >>> row_words("one-word/last/raw/keep/corpus")
     ('one-word prompt', 'centered, no norm')
     >>> row_words("plain/mean/applied/keep/none"), row_words("plain/mean/applied/keep/head")
     (('plain text', 'mean'), ('plain text', 'head'))
     """
-    given = Readout(*readout.rsplit("/", 4))
-    plain = given.template == "plain"
-    read = (
-        "plain text"
-        if plain
-        else "your prompt"
-        if SLOT in given.template
-        else f"{given.template} prompt"
-    )
-    if given.centering == HEAD:
-        return read, HEAD
-    how = [_POOLED.get(given.pooling, given.pooling)] if plain or given.pooling != "last" else []
-    how += ["centered"] * (given.centering == "corpus") + ["no norm"] * (given.final_norm == "raw")
-    return read, ", ".join(how + ["no sink"] * (given.sink == "drop"))
+    parts = Readout(*readout.rsplit("/", 4))
+    is_plain = parts.template == "plain"
+    text = f"{parts.template} prompt"
+    if is_plain:
+        text = "plain text"
+    elif SLOT in parts.template:
+        text = "your prompt"
+    if parts.centering == HEAD:
+        return text, HEAD
+    words = []
+    if is_plain or parts.pooling != "last":
+        words.append(_POOLED.get(parts.pooling, parts.pooling))
+    if parts.centering == "corpus":
+        words.append("centered")
+    if parts.final_norm == "raw":
+        words.append("no norm")
+    if parts.sink == "drop":
+        words.append("no sink")
+    return text, ", ".join(words)
 
 
 def describe_readout(readout: str) -> str:
@@ -153,31 +157,26 @@ def describe_readout(readout: str) -> str:
 
 
 def _split(text: str) -> tuple[str, list[str]]:
-    """The template and the parts after it. Only the user's own patterns, which hold `{text}`, may
-    contain slashes."""
+    """Return the template and the parts after it. Only patterns of the user may hold slashes."""
     if SLOT not in text:
         template, *parts = text.split("/")
         return template, parts
     valid: tuple[Container[str], ...] = (POOLINGS, NORMS, SINKS, (*CENTERINGS, HEAD))
     for count in range(1, 5):
         template, *parts = text.rsplit("/", count)
-        if (
-            len(parts) == count
-            and SLOT in template
-            and all(part in known for part, known in zip(parts, valid, strict=False))
-        ):
+        are_valid = all(name in names for name, names in zip(parts, valid, strict=False))
+        if len(parts) == count and SLOT in template and are_valid:
             return template, parts
-    for pooling in (
-        POOLINGS
-    ):  # no valid ending: what follows the last pooling is wrong, which `check` explains
-        template, slash, rest = text.rpartition(f"/{pooling}")
-        if slash and SLOT in template and (not rest or rest.startswith("/")):
-            return template, [pooling, *(part for part in rest.split("/") if part)]
+    # no valid ending: a part after the last pooling is wrong, which `check` explains
+    for pooling in POOLINGS:
+        template, slash, ending = text.rpartition(f"/{pooling}")
+        if slash and SLOT in template and (not ending or ending.startswith("/")):
+            return template, [pooling, *(name for name in ending.split("/") if name)]
     return text, []
 
 
 def readouts_of(table: pd.DataFrame) -> list[Readout]:
-    """The readout of each row."""
+    """Return the readout of each row."""
     return [
         Readout(*map(str, parts))
         for parts in table[READOUT_COLUMNS].itertuples(index=False, name=None)
@@ -185,40 +184,36 @@ def readouts_of(table: pd.DataFrame) -> list[Readout]:
 
 
 def readout_names(table: pd.DataFrame) -> list[str]:
-    """The readout of each row, as one name."""
+    """Return the readout of each row, as one name."""
     return [readout.name for readout in readouts_of(table)]
 
 
 def all_readouts(
     templates: Iterable[str] | None = None, has_cls: bool = False, has_norm: bool = True
 ) -> list[Readout]:
-    """The grid that makes sense for a model: CLS only where it exists; without a final norm
-    `applied` and `raw` are the same."""
+    """Return the readouts that make sense for a model: CLS only if it has such a token, and `raw`
+    only if it has a final norm."""
     grid = []
+    norms = NORMS if has_norm else ("applied",)
     for template in names_of("in_all") if templates is None else templates:
-        for pooling, norm, sink, centering in product(
-            get_template(template).poolings, NORMS, SINKS, CENTERINGS
-        ):
-            if (POOLINGS.get(pooling).needs_cls and not has_cls) or (
-                norm == "raw" and not has_norm
-            ):
-                continue
+        poolings = get_template(template).poolings
+        for pooling, norm, sink, centering in product(poolings, norms, SINKS, CENTERINGS):
             readout = Readout(template, pooling, norm, sink, centering)
-            grid += [readout] if readout.kinds else []
+            if readout.kinds and (has_cls or not POOLINGS.get(pooling).needs_cls):
+                grid.append(readout)
     return grid
 
 
 def parse_readouts(
     text: str | Sequence[str] | None, has_cls: bool, has_norm: bool
 ) -> list[Readout]:
-    """Readouts from what the user gave: nothing (the default), `all`, a template's name with `all`,
+    """Return the readouts that a user names: none (the default), `all`, a template's name with `all`,
     or a list of names."""
     if text is None:
         return [Readout()]
-    given = split_names(text) if isinstance(text, str) else list(text)
     readouts: list[Readout] = []
-    for part in given:
-        name = part.strip()
+    for item in split_names(text) if isinstance(text, str) else text:
+        name = item.strip()
         if name == "default":
             readouts.append(Readout())
         elif name == "all":
@@ -252,5 +247,5 @@ def _check_cls(readout: Readout, has_cls: bool) -> Readout:
 
 
 def kinds_of(readouts: Iterable[Readout]) -> list[str]:
-    """Everything that must be stored for these readouts, each once."""
+    """Return everything that must be stored for these readouts, each once."""
     return list(dict.fromkeys(kind for readout in readouts for kind in readout.kinds))

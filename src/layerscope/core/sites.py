@@ -38,29 +38,30 @@ class Site:
 
     @property
     def in_stream(self) -> bool:
-        """Whether this is a state of the residual stream, to which a final norm can apply (not a
-        branch or a norm)."""
+        """True for a state of the residual stream, to which a final norm can apply."""
         return self.part in (None, "mid")
 
 
 def pick_layers(layers: Iterable[int] | None, blocks: int, model: str) -> list[int]:
-    """The wanted layers of a model of so many blocks, in order; None: all of them, -1: the last.
+    """Return layers of a model of so many blocks, in order; None: all of them, -1: the last.
 
     >>> pick_layers([-1, 0], 12, "gpt2")
     [0, 12]
     """
     if layers is None:
         return list(range(blocks + 1))
-    given = list(layers)
-    wrong = [layer for layer in given if not -blocks - 1 <= layer <= blocks]
-    if wrong or not given:
-        what = f"layer {wrong[0]} does not exist" if wrong else "no layer is given"
-        raise InvalidValueError(f"{what}: {model} has layers 0 to {blocks} (or -1 for the last).")
-    return sorted({layer if layer >= 0 else blocks + 1 + layer for layer in given})
+    numbers = list(layers)
+    wrong = [layer for layer in numbers if not -blocks - 1 <= layer <= blocks]
+    if wrong or not numbers:
+        problem = f"layer {wrong[0]} does not exist" if wrong else "no layer is given"
+        raise InvalidValueError(
+            f"{problem}: {model} has layers 0 to {blocks} (or -1 for the last)."
+        )
+    return sorted({layer if layer >= 0 else blocks + 1 + layer for layer in numbers})
 
 
 def site_of(layer: int) -> str:
-    """The name of the site where a whole layer is read.
+    """Return the name of the site where a whole layer is read.
 
     >>> site_of(0), site_of(12)
     ('embed', 'block.11')
@@ -69,7 +70,7 @@ def site_of(layer: int) -> str:
 
 
 def part_of(site: str) -> str | None:
-    """Which part of a block a site's name is about; None for a whole layer.
+    """Return the part of a block in a site's name; None for a whole layer.
 
     >>> part_of("block.3.attn"), part_of("block.3"), part_of("embed")
     ('attn', None, None)
@@ -79,12 +80,12 @@ def part_of(site: str) -> str | None:
 
 
 def whole_layers(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table whose `site` is a whole layer, not a part of a block."""
+    """Return the rows of a table whose `site` is a whole layer, not a part of a block."""
     return table[table["site"].str.fullmatch(_LAYER, na=False)]
 
 
 def layer_ranges(layers: Iterable[int]) -> list[str]:
-    """Layers as text, runs of neighbors in short.
+    """Return layers as text, runs of neighbors in short.
 
     >>> layer_ranges([1, 2, 3, 7])
     ['1–3', '7']
