@@ -13,7 +13,7 @@ import transformers as hf
 import layerscope
 from layerscope.errors import LayerscopeError, ModelError, OfflineError, UnknownNameError
 from layerscope.extras import MissingExtraError
-from layerscope.models import LoadedModel, Tokens, load, open_model, settings, wrap
+from layerscope.models import LoadedModel, load, open_model, settings, wrap
 from layerscope.models.source import resolve
 from layerscope.store import RunFolder
 from tests.models.reading import read_layers, some_ids

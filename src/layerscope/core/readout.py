@@ -83,7 +83,7 @@ class Readout:
     def kinds(self) -> tuple[str, ...]:
         """The kinds of vectors that must be stored for it: a mean without the sink follows from the
         mean and the sink's state."""
-        poolings = (self.pooling,)
+        poolings: tuple[str, ...] = (self.pooling,)
         if self.sink == "drop":
             poolings = POOLINGS.get(self.pooling).kept_without_sink
         return tuple(f"{pooling}/{self.final_norm}" for pooling in poolings)
