@@ -29,9 +29,10 @@ from layerscope import Evaluation, evaluate
 from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import export
-from layerscope.exporting.draft import text_longer_than
-from layerscope.exporting.job import prepare
-from layerscope.models import load
+from layerscope.exporting.draft import text_longer_than, verification_texts
+from layerscope.exporting.job import write_draft
+from layerscope.exporting.request import ExportRequest
+from layerscope.models import LoadedModel, load
 
 BATCH = 16
 APPLIED, RAW = "plain/mean/applied/keep/none", "plain/mean/raw/keep/none"
@@ -125,11 +126,16 @@ def speed(args: argparse.Namespace) -> None:
         folders = {}
         for layer in map(int, args.layers.split(",")):
             folders[f"layer {layer}"] = Path(scratch) / f"layer-{layer}"
-            prepare(model, layer, Readout(), folders[f"layer {layer}"])
+            write(model, layer, folders[f"layer {layer}"])
         folders[args.model] = Path(scratch) / "whole"
-        prepare(model, model.n_blocks, Readout(), folders[args.model])
+        write(model, model.n_blocks, folders[args.model])
         del model
         measure(folders, lengths, args)
+
+
+def write(model: LoadedModel, layer: int, folder: Path) -> None:
+    """Write a layer as a folder, without verifying it."""
+    write_draft(ExportRequest(model, layer, Readout(), tuple(verification_texts())), folder)
 
 
 def measure(folders: dict[str, Path], lengths: list[int], args: argparse.Namespace) -> None:

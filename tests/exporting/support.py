@@ -11,8 +11,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from layerscope.core.readout import Readout
-from layerscope.exporting.draft import Draft
-from layerscope.exporting.job import prepare
+from layerscope.exporting.draft import Draft, verification_texts
+from layerscope.exporting.job import Exported, write_draft, write_export
+from layerscope.exporting.request import ExportRequest
 from layerscope.models import LoadedModel, wrap
 from tests.evaluation.support import PATTERNS, pool_by_hand, read_by_hand
 from tests.tiny import build_tiny
@@ -28,14 +29,22 @@ TEXTS = [
 
 def draft_of(model: LoadedModel, layer: int, readout: str, folder: Path, **options: Any) -> Draft:
     """A written folder; not verified."""
-    return prepare(
-        model,
-        layer,
-        Readout.parse(readout),
-        folder,
-        max_length=options.pop("max_length", 120),
-        **options,
-    )
+    return write_draft(_request(model, layer, readout, verification_texts(), **options), folder)
+
+
+def brief_export(
+    model: LoadedModel, layer: int, readout: str, place: Path, overwrite: bool = False
+) -> Exported:
+    """An export that is verified on a few short texts."""
+    request = _request(model, layer, readout, verification_texts(brief=True))
+    return write_export(request, place, overwrite)
+
+
+def _request(
+    model: LoadedModel, layer: int, readout: str, texts: list[str], **options: Any
+) -> ExportRequest:
+    settings = {"max_length": 120, **options}
+    return ExportRequest(model, layer, Readout.parse(readout), tuple(texts), **settings)
 
 
 def vectors_by_hand(

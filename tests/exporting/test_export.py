@@ -16,8 +16,9 @@ from layerscope import Evaluation, evaluate, profile, select, select_with_labels
 from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export, verifying
-from layerscope.exporting.describing import UNKNOWN, license_in, license_of, size_in_words
+from layerscope.exporting.describing import license_in, license_of
 from layerscope.exporting.draft import why_not
+from layerscope.exporting.words import UNKNOWN, size_words
 from layerscope.report.contents import gather
 from layerscope.report.headline import kind_of
 from tests.evaluation.support import mteb_score, write_tasks
@@ -471,4 +472,4 @@ def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
 )
 def test_a_card_says_why_a_model_is_no_smaller(own: int, filler: bool, phrase: str) -> None:
     facts = {"parameters": own * 10**6, "base": {"parameters": 10**8}, "blocks": {"filler": filler}}
-    assert phrase in size_in_words(facts)
+    assert phrase in size_words(facts)

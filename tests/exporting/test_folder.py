@@ -69,7 +69,7 @@ def test_template_centering_and_length(
         readout,
         tmp_path,
         unit=unit,
-        center=lambda ids: Head(MEAN, None, "some texts"),
+        head=Head(MEAN, None, "some texts"),
         max_length=127,
     )
     wanted = vectors_by_hand(model, family, 2, readout, TEXTS)
@@ -119,7 +119,7 @@ def test_fresh_process(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             layer,
             readout,
             tmp_path / family,
-            center=lambda ids: Head(MEAN, None, "some texts"),
+            head=Head(MEAN, None, "some texts"),
             max_length=64,
         )
         for family, layer, readout in (
@@ -152,7 +152,7 @@ def test_tampering_is_found(tmp_path: Path) -> None:
         2,
         "plain/mean/applied/keep/corpus",
         tmp_path,
-        center=lambda ids: Head(MEAN, None, "some texts"),
+        head=Head(MEAN, None, "some texts"),
     )
     assert verifying.verify([draft])[0].cosine_distance < 1e-9
     file = tmp_path / "model.safetensors"
@@ -217,7 +217,7 @@ def test_half_precision(tmp_path: Path) -> None:
         2,
         "plain/mean/raw/keep/corpus",
         tmp_path,
-        center=lambda ids: Head(MEAN, None, "some texts"),
+        head=Head(MEAN, None, "some texts"),
     )
     assert verifying.verify([draft])[0].cosine_distance < 5e-3
     assert load_file(tmp_path / "model.safetensors")["norm.weight"].dtype == torch.bfloat16
@@ -233,7 +233,7 @@ def test_the_fresh_process_is_told_a_full_path(
 
 def test_a_folder_that_reads_longer_texts_is_verified_on_one_that_it_cuts(tmp_path: Path) -> None:
     model = joining_model()
-    draft = draft_of(model, 1, "one-word/last/raw", tmp_path, max_length=90, extend=True)
+    draft = draft_of(model, 1, "one-word/last/raw", tmp_path, max_length=90, longer=True)
     assert (draft.max_length, draft.framed.max_length) == (90, 128)
     assert len(model.tokenizer(draft.texts[-1])["input_ids"]) > 128
     assert len(draft.framed.ids(draft.texts[-1:])[0]) == 128

@@ -53,7 +53,7 @@ def test_graphs_equal_states_read_by_hand(
         readout,
         tmp_path,
         unit=unit,
-        center=lambda ids: Head(MEAN, None, "some texts"),
+        head=Head(MEAN, None, "some texts"),
         max_length=127,
     )
     facts = write_graph(draft)

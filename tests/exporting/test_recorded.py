@@ -9,11 +9,11 @@ import pytest
 
 from layerscope.errors import RunFolderError
 from layerscope.exporting import Exported
-from layerscope.exporting.job import Inside, export
 from layerscope.models.source import resolve
 from layerscope.store import checked
 from layerscope.store.records import check_files
 from tests.cli.support import run_main
+from tests.exporting.support import brief_export
 from tests.tiny import tiny_model
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -21,13 +21,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return export(
-        tiny_model("llama"),
-        2,
-        readout="plain/mean/raw/keep/none",
-        out=tmp_path / "model",
-        inside=Inside(brief=True),
-    ).path
+    return brief_export(tiny_model("llama"), 2, "plain/mean/raw/keep/none", tmp_path / "model").path
 
 
 def damaged(folder: Path) -> list[tuple[Path, str]]:

@@ -57,7 +57,7 @@ def test_vllm_finds_layers_pooling_and_dense(readout: str, wanted: str, tmp_path
         readout,
         tmp_path,
         unit=True,
-        center=lambda ids: Head(MEAN, None, "some texts"),
+        head=Head(MEAN, None, "some texts"),
     )
     config = read(tmp_path, "config.json")
     assert config["num_hidden_layers"] == 2  # the blocks that vLLM builds

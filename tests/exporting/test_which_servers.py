@@ -66,7 +66,7 @@ def test_poolings_that_servers_do_not_know(pooling: str, tmp_path: Path) -> None
 def test_a_centered_reading_has_no_gguf_file(tmp_path: Path) -> None:
     draft_of(
         tiny_model("llama"), 2, "plain/mean/applied/keep/corpus", tmp_path,
-        unit=True, center=lambda ids: HEAD,
+        unit=True, head=HEAD,
     )  # fmt: skip
     assert {"tei-gpu", "vllm"} <= opens(tmp_path)
     assert "Dense" in check_servers(tmp_path)["llama.cpp"][0]
@@ -109,7 +109,7 @@ def test_card_and_terminal_of_an_export_say_where_it_opens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from layerscope.exporting import export
-    from layerscope.exporting.describing import print_export
+    from layerscope.exporting.words import print_export
 
     done = export(tiny_model("llama"), 2, readout="plain/mean/applied", out=tmp_path / "cut")
     assert done.facts["servers"] == check_servers(done.path)

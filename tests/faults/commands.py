@@ -171,16 +171,9 @@ class Commands:
 
     def export(self, out: Path) -> None:
         """A layer as a folder of its own."""
-        from layerscope.exporting.job import Inside, export
+        from tests.exporting.support import brief_export
 
-        export(
-            self.model,
-            2,
-            readout="plain/mean/raw/keep/none",
-            out=out / "run",
-            overwrite=True,
-            inside=Inside(brief=True),
-        )
+        brief_export(self.model, 2, "plain/mean/raw/keep/none", out / "run", overwrite=True)
 
 
 def _any_prompt(judgment: Any, readouts: Any, layers: Any, encoder: str) -> Any:

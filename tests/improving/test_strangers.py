@@ -15,7 +15,6 @@ from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
 from layerscope.exporting.formats.sentence_transformers import load_folder
-from layerscope.exporting.job import Inside
 from layerscope.store import checked
 from layerscope.store.records import record_files
 from tests.cli.support import run_main
@@ -143,7 +142,6 @@ def test_no_code_of_a_folder_runs(
             1,
             readout="plain/mean/raw/keep/none",
             out=tmp_path / "again",
-            inside=Inside(brief=True),
         )
     )
     run_main(monkeypatch, capsys, "report", folder, "--out", tmp_path / "page.html")

@@ -13,7 +13,6 @@ import numpy as np
 import layerscope
 from layerscope.core.readout import Readout
 from layerscope.exporting.draft import LONG, SHORT
-from layerscope.exporting.job import Inside
 from layerscope.exporting.verifying import pooled_vectors
 from layerscope.models import open_model
 
@@ -43,7 +42,6 @@ def main(work: Path, names: Sequence[str] = ()) -> None:
             formats=formats,
             overwrite=True,
             normalize=False,
-            inside=Inside(brief=True),
         )
         ids = loaded.tokenizer(TEXTS)["input_ids"]
         if name == "minilm":  # what `embed` writes, for programs that read tables of vectors

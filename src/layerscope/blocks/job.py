@@ -31,7 +31,7 @@ from layerscope.choose import Candidate, Decision, Limits, Scores, decide
 from layerscope.core.runs import MARKER
 from layerscope.core.statistics import bootstrap_weights
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.exporting.job import published
+from layerscope.exporting.folder import published
 from layerscope.exporting.servers import check_servers
 from layerscope.progress import Progress
 from layerscope.selection.labels.measures import make_measure

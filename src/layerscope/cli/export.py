@@ -111,7 +111,8 @@ def export_command(
         int | None, typer.Option(help="Tokens read of each text. (default: the run's, or 256)")
     ] = None,
     formats: Annotated[
-        list[str] | None, typer.Option("--format", help="Also write onnx, gguf, …; repeatable.")
+        list[str] | None,
+        typer.Option("--format", help="Also write onnx, gguf, … (NAME:KEY=VALUE)."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write. (default: in exports/)")
@@ -130,7 +131,7 @@ def export_command(
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh
     process."""
     from layerscope.exporting import Exported, export
-    from layerscope.exporting.describing import print_export
+    from layerscope.exporting.words import print_export
 
     settings = shared.keywords(
         option,

@@ -1,13 +1,12 @@
 """An export in the making: which readouts standard modules express, what was written and is not yet
-verified, the texts it is verified on, and what a format offers.
+verified, and the texts it is verified on.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from layerscope.core.heads import Head
 from layerscope.core.poolings import POOLINGS
@@ -20,7 +19,7 @@ from layerscope.models import LoadedModel
 
 
 def why_not(readout: Readout) -> str | None:
-    """The reason why a readout needs custom code, or None where standard modules express it.
+    """Return why a readout needs custom code, or None if standard modules express it.
 
     >>> why_not(Readout("one-word", "last", "raw")) is None
     True
@@ -39,7 +38,7 @@ def why_not(readout: Readout) -> str | None:
 
 
 def nearest(readout: Readout) -> Readout:
-    """The expressible readout that differs least: the sink kept, the text once instead of several
+    """Return the expressible readout that differs least: the sink kept, the text once instead of several
     times, a standard pooling.
 
     >>> nearest(Readout("echo", "mean", "raw", "drop", "corpus")).name
@@ -58,7 +57,7 @@ def nearest(readout: Readout) -> Readout:
 
 
 def check_expressible(readout: Readout) -> None:
-    """Refuse a readout that needs custom code, naming the nearest that does not."""
+    """Raise for a readout that needs custom code, and name the nearest that does not."""
     reason = why_not(readout)
     if reason is not None:
         raise ExportError(
@@ -83,7 +82,7 @@ class Side:
 
     @property
     def prompt(self) -> str:
-        """What stands before a text."""
+        """Return the words before a text."""
         return get_template(self.template).pattern.split(SLOT)[0]
 
 
@@ -105,26 +104,27 @@ class Draft:
     sides: tuple[Side, ...] = ()
     side: Side | None = None
 
-    def of_sides(self) -> list[Draft]:
-        """The folder as each side reads it; the folder itself where it has none."""
-        read = [(side, replace(self.readout, template=side.template)) for side in self.sides]
-        return [
-            replace(self, side=side, readout=readout, head=side.head) for side, readout in read
-        ] or [self]
+    def by_side(self) -> list[Draft]:
+        """Return the draft as each side reads it, or the draft itself if it has no sides."""
+        drafts = []
+        for side in self.sides:
+            readout = replace(self.readout, template=side.template)
+            drafts.append(replace(self, side=side, readout=readout, head=side.head))
+        return drafts or [self]
 
     def ids(self) -> list[list[int]]:
-        """The texts' token ids, as `encode` will make them."""
+        """Return the token ids of the texts, as `encode` will make them."""
         prompt = "" if self.side is None else self.side.prompt
         return self.framed.ids([prompt + text for text in self.texts])
 
     @property
     def template(self) -> Template:
-        """The readout's template."""
+        """Return the readout's template."""
         return get_template(self.readout.template)
 
     def as_job(self, probes: int) -> dict[str, Any]:
-        """What the fresh process is told; every token of its probes is compared, so they are not
-        the longest texts."""
+        """Return what the fresh process reads. Every token of the probes is compared, so the
+        longest texts are not among them."""
         short = [text for text in self.texts if len(text) < 3000]
         probes = max(1, min(probes, len(short) // 3))
         return {
@@ -177,10 +177,10 @@ LONG = (
 
 
 def verification_texts(brief: bool = False) -> list[str]:
-    """Built-in texts, and where it is on this machine the start of the default corpus: news texts
-    of 45 to 620 words.
+    """Return built-in texts and, if it is on this machine, the start of the default corpus: news
+    texts of 45 to 620 words.
 
-    The long ones take most of the time: `brief` takes every second of the short ones alone.
+    Long texts take most of the time: with `brief`, every second of the short ones.
     """
     if brief:
         return list(SHORT[::2])
@@ -193,35 +193,5 @@ def verification_texts(brief: bool = False) -> list[str]:
 
 
 def text_longer_than(count_tokens: int) -> str:
-    """A text that is surely longer than so many tokens."""
+    """Return a text that has more than so many tokens."""
     return _PARAGRAPH * (count_tokens // 60 + 2)
-
-
-class ExportFormat(ABC):
-    """One way to write a cut model. `write` adds files to the draft's folder, which already loads
-    with sentence-transformers."""
-
-    name: ClassVar[str]
-    summary: ClassVar[str] = ""
-
-    def check(self) -> None:
-        """Refuse, before any work, what cannot be done."""
-        return
-
-    def check_choice(self, model: LoadedModel, layer: int, readout: Readout) -> None:
-        """Refuse, before anything is written, a model, layer or readout that this format cannot
-        hold."""
-        return
-
-    @abstractmethod
-    def write(self, draft: Draft) -> Any:
-        """Write the files. What is returned goes into layerscope.json and comes back to `card` and
-        `lines`."""
-
-    def card(self, facts: Any) -> str:
-        """A section of the model card, in Markdown; nothing where the format needs none."""
-        return ""
-
-    def lines(self, facts: Any) -> list[str]:
-        """Lines for the terminal."""
-        return []

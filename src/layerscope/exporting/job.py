@@ -3,13 +3,8 @@ verified before it is published."""
 
 from __future__ import annotations
 
-import glob
 import inspect
-import json
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +16,7 @@ from layerscope.core.json import read_json
 from layerscope.core.options import ModelOptions
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout
-from layerscope.core.runs import MARKER, folder_name, refuse_newer
+from layerscope.core.runs import MARKER, refuse_newer
 from layerscope.core.templates import SLOT, get_template
 from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError, InvalidValueError, UnknownNameError
@@ -31,40 +26,20 @@ from layerscope.exporting.draft import (
     LONG,
     SHORT,
     Draft,
-    Side,
     check_expressible,
     text_longer_than,
     verification_texts,
 )
 from layerscope.exporting.evidence import ExportEvidence
-from layerscope.exporting.formats import FORMATS
+from layerscope.exporting.folder import check_free, default_place, published
+from layerscope.exporting.formats import parse_formats
 from layerscope.exporting.formats.sentence_transformers import write_folder
-from layerscope.exporting.tokenizing import frame_tokenizer
+from layerscope.exporting.request import DEFAULT_MAX_LENGTH, ExportRequest
+from layerscope.exporting.tokenizing import FramedTokenizer, frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
-from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
-from layerscope.store.locks import lock_beside
-from layerscope.store.records import give_back, record_files, recorded_files, remove_recorded
 
-_ASIDE = ".old"
-DEFAULT_MAX_LENGTH = 256  # the evaluation's
-FRAMED_MAX_LENGTH = 2048  # where cutting a text would break its frame, fewer texts are cut
-
-Centering = Callable[[Callable[[Sequence[str]], list[list[int]]]], Head]
-"""Finds what is done to pooled vectors, given how texts become token ids."""
-
-
-@dataclass(frozen=True)
-class Inside:
-    """What other parts of layerscope ask of `export` besides: only short built-in texts to verify
-    on (`brief`), how the choice was made, for the card (`why`), a function that writes further
-    files before the folder appears in its place (`also`), and how queries and documents are read,
-    where they are read differently (`sides`); their templates end alike."""
-
-    brief: bool = False
-    why: str = ""
-    also: Callable[[Path], None] | None = None
-    sides: tuple[Side, ...] = ()
+_FRAMED_MAX_LENGTH = 2048  # where cutting a text would break its frame, fewer texts are cut
 
 
 @dataclass(frozen=True)
@@ -86,7 +61,7 @@ class Exported:
 
     def push(self, repo: str, public: bool = False) -> str:
         """Send the folder to the hub as `user/name`, private unless `public`, without tables and
-        maps; returns its address."""
+        maps. Return its address."""
         from layerscope.exporting.pushing import pack, push
 
         return push(pack(self.path, repo, public))
@@ -98,7 +73,7 @@ class Exported:
 
     @property
     def readout(self) -> str:
-        """How it is read."""
+        """The readout's name."""
         return str(self.facts["readout"])
 
     @property
@@ -115,7 +90,7 @@ def export(
     out: str | Path | None = None,
     choice: Any = None,
     tokenizer: Any = None,
-    texts: Sequence[str] | None = None,
+    texts: Sequence[str] = (),
     center_on: str | Path | Sequence[str] | None = None,
     column: str | None = None,
     head: Head | None = None,
@@ -131,300 +106,216 @@ def export(
     that folder.
 
     - `choice`: what chooses the layer and readout if they are not given: the folder of a profile or
-      an evaluation, a file that
-      `layerscope select --json` wrote, or a `Choice`. It also gives the evidence in the model card.
-      From an evaluation come the
-      maximum length, the scaling and the mean for centering as well.
-    - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts. `head`:
-      what is applied to the pooled
-      vectors, if it is already known: a mean to subtract, or a linear map that `improve` fitted.
+      an evaluation, a file that `layerscope select --json` wrote, or a `Choice`. It also gives the
+      evidence in the model card. From an evaluation come the maximum length, the scaling and the
+      mean for centering as well.
+    - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts.
+    - `head`: what is applied to the pooled vectors, if it is already known: a mean to subtract, or
+      a linear map that `improve` fitted.
     - `texts`: texts to verify on, besides the built-in ones.
     - `normalize`: scale vectors to length 1. None: as in the run, or in the model's own pipeline.
     - `out`: the folder to write; by default `exports/` and the model's name. An earlier export
-      there is replaced only with
-      `overwrite`.
+      there is replaced only with `overwrite`.
     - `formats`: formats to write besides that folder, such as `onnx`.
 
-    Options of the model (dtype, device, revision, adapters, …) are plain keywords. The folder has the model's precision: `dtype="bfloat16"` makes it
-    smaller.
+    Options of the model (dtype, device, revision, adapters, …) are plain keywords. The folder has
+    the model's precision: `dtype="bfloat16"` makes it smaller.
     """
-    inside = options.pop("inside", None) or Inside()
     loading = ModelOptions.take(options).given()
     if options:
         valid = {*ModelOptions.names(), *inspect.signature(export).parameters} - {"options"}
         raise UnknownNameError("option of export", next(iter(options)), valid)
     require_sentence_transformers()
-    extra = _check_formats(formats)
+    chosen_formats = parse_formats(formats)
     place = default_place(model) if out is None else Path(out)
     check_free(place, overwrite)
-    wanted = _readout(readout)
+    asked_readout = _parse_readout(readout)
     if column is not None and center_on is None:
         raise ExportError("column= names a column of the center_on= file: give that file too.")
     refuse_missing(center_on)
     loaded = open_model(model, tokenizer, offline, loading)
     evidence = None if choice is None else ExportEvidence.load(choice)
-    chosen = None if layer is None else _layer(loaded, layer)
     answer = None
     notes: list[str] = []
     if evidence is not None:
         evidence.check(loaded)
-        chosen, wanted, answer, notes = evidence.choose(chosen, wanted)
-    elif chosen is None:
+        chosen_layer = None if layer is None else _check_layer(loaded, layer)
+        chosen_layer, asked_readout, answer, notes = evidence.choose(chosen_layer, asked_readout)
+    elif layer is not None:
+        chosen_layer = _check_layer(loaded, layer)
+    else:
         raise ExportError(
             f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run."
         )
-    plan = wanted or Readout()
-    _check(loaded, plan)
-    if plan.centering == HEAD and not inside.sides and (head is None or head.matrix is None):
+    plan = asked_readout or Readout()
+    _check_readout(loaded, plan)
+    if plan.centering == HEAD and (head is None or head.matrix is None):
         raise ExportError(
-            f"readout {plan.name!r} goes through a head, which `improve` fits and exports; or give it (head=)."
+            f"readout {plan.name!r} goes through a head, which `improve` fits and exports; or give "
+            "it (head=)."
         )
     if center_on is not None and plan.centering != "corpus":
         raise ExportError(
-            f"center_on= gives texts to center on, and the readout {plan.name} does not center. Leave it out, or give "
-            f"readout={replace(plan, centering='corpus').name!r}"
+            f"center_on= gives texts to center on, and the readout {plan.name} does not center. "
+            f"Leave it out, or give readout={replace(plan, centering='corpus').name!r}"
         )
-    for name in extra:
-        FORMATS.get(name).check_choice(loaded, chosen, plan)
-    length = _length(loaded, max_length, evidence)
-    unit = _unit(loaded, normalize, evidence)
+    mean_texts = None
+    if plan.centering == "corpus" and head is None:
+        mean_texts = _mean_texts(plan, evidence, center_on, column, offline)
+        if mean_texts is None and evidence is not None:
+            head = evidence.mean(loaded, chosen_layer, plan, store)
+    about = None if evidence is None else evidence.facts(chosen_layer, plan, answer, notes)
+    request = ExportRequest(
+        loaded,
+        chosen_layer,
+        plan,
+        texts=(*verification_texts(), *texts),
+        max_length=_length(loaded, max_length, evidence),
+        longer=max_length is None,
+        unit=_unit(loaded, normalize, evidence),
+        head=head,
+        center_on=mean_texts,
+        formats=chosen_formats,
+        license=license_of(loaded, model, offline),
+        evidence=about,
+    )
+    return write_export(request, place, overwrite)
+
+
+def write_export(
+    request: ExportRequest,
+    place: Path,
+    overwrite: bool = False,
+    also: Callable[[Path], None] | None = None,
+) -> Exported:
+    """Write and verify a folder. `also` writes further files before it appears in its place."""
+    for chosen in request.formats:
+        chosen.check_choice(request.model, request.layer, request.readout)
     with published(place, overwrite) as folder:
-        draft = prepare(
-            loaded, chosen, plan, folder, texts=texts, brief=inside.brief, max_length=length,
-            extend=max_length is None, unit=unit, sides=inside.sides,
-            center=lambda ids_of: head or _mean(loaded, chosen, plan, evidence, (center_on, column), store, offline, ids_of),
-        )  # fmt: skip
+        draft = write_draft(request, folder)
         facts = {
             **describe(draft, verify([draft])[0]),
-            "license": license_of(loaded, model, offline),
-            "evidence": None
-            if evidence is None
-            else evidence.facts(draft.layer, draft.readout, answer, notes),
-            "why": inside.why,
-            "formats": {name: FORMATS.get(name).write(draft) for name in extra},
+            "license": request.license,
+            "evidence": request.evidence,
+            "why": request.why,
+            "formats": {chosen.name: chosen.write(draft) for chosen in request.formats},
         }
         finish(draft, facts)
-        if inside.also is not None:
-            inside.also(folder)
-    return Exported(place, json.loads((place / MARKER).read_text(encoding="utf-8")))
+        if also is not None:
+            also(folder)
+    return Exported.load(place)
 
 
-def default_place(model: Any) -> Path:
-    """Where an export goes when the user names no folder.
-
-    >>> default_place("org/name").as_posix()
-    'exports/name'
-    """
-    name = model if isinstance(model, (str, Path)) else getattr(model, "name", type(model).__name__)
-    return Path("exports") / folder_name(str(name))
-
-
-def prepare(
-    model: LoadedModel,
-    layer: int,
-    readout: Readout,
-    folder: Path,
-    *,
-    texts: Sequence[str] | None = None,
-    brief: bool = False,
-    max_length: int = DEFAULT_MAX_LENGTH,
-    extend: bool = False,
-    unit: bool = False,
-    center: Centering | None = None,
-    sides: tuple[Side, ...] = (),
-) -> Draft:
-    """Write a folder and say what it claims to be, in the order in which it can be refused; nothing
-    is verified yet.
-
-    `extend`: a text cut under a template that joins it loses the joint, and with it much of its
-    meaning. Such a folder then reads longer texts than were evaluated.
-    """
+def write_draft(request: ExportRequest, folder: Path) -> Draft:
+    """Write a folder and return what it claims to be; nothing is verified yet."""
+    model, readout = request.model, request.readout
+    check_expressible(readout)
     check_cuttable(model)
-    template = get_template(readout.template)
-    every = [*verification_texts(brief=brief), text_longer_than(max_length), *(texts or ())]
-    probes = [text for text in dict.fromkeys(every) if text.strip()]
-    # of more texts than are read: comparing token ids takes no time
-    compared = list(dict.fromkeys([*SHORT, LONG[0], *probes]))
-    if sides:  # each puts its own words before a text, and the tokenizer what follows it
-        template = replace(template, pattern=SLOT + template.pattern.split(SLOT)[1])
-        compared = [side.prompt + text for side in sides for text in compared]
-    framed = frame_tokenizer(model, template, max_length, compared)
-    if extend and not framed.exact_when_cut:
-        framed = framed.longer(
-            max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH))
-        )
-        probes.append(
-            text_longer_than(framed.max_length)
-        )  # a text that this folder, too, has to cut
+    framed, texts = _frame(request)
     head = None
-    if readout.centering != "none" and not sides:
-        assert center is not None
-        head = center(framed.ids)
-    route = write_cut(model, layer, readout.final_norm, folder)
+    if readout.centering != "none" and not request.sides:
+        head = request.head
+        if head is None and request.center_on is not None:
+            mean_texts, words = request.center_on
+            pooled = pooled_vectors(model, framed.ids(mean_texts), request.layer, readout)
+            head = Head(pooled.mean(0, dtype=np.float64), None, words)
+        assert head is not None
+    route = write_cut(model, request.layer, readout.final_norm, folder)
     draft = Draft(
-        folder, model, layer, readout, route, framed, max_length, unit, head, probes, sides
-    )
+        folder, model, request.layer, readout, route, framed, request.max_length, request.unit,
+        head, texts, request.sides,
+    )  # fmt: skip
     write_folder(draft)
     return draft
 
 
-def _check_formats(names: Sequence[str]) -> list[str]:
-    """The formats besides the folder, each asked whether it can be written."""
-    extra = list(dict.fromkeys(names))
-    for name in extra:
-        FORMATS.get(name).check()
-    return extra
+def _frame(request: ExportRequest) -> tuple[FramedTokenizer, list[str]]:
+    """Return the tokenizer of a folder, and the texts to verify it on.
+
+    A text that is cut under a template loses the template's end, and with it much of its meaning.
+    With `longer`, such a folder reads longer texts than were evaluated.
+    """
+    model, length = request.model, request.max_length
+    template = get_template(request.readout.template)
+    given = dict.fromkeys([*request.texts, text_longer_than(length)])
+    texts = [text for text in given if text.strip()]
+    # token ids of more texts than are encoded: that takes no time
+    compared = list(dict.fromkeys([*SHORT, LONG[0], *texts]))
+    if request.sides:  # a side's prompt stands before the text, the tokenizer adds what follows
+        template = replace(template, pattern=SLOT + template.pattern.split(SLOT)[1])
+        compared = [side.prompt + text for side in request.sides for text in compared]
+    framed = frame_tokenizer(model, template, length, compared)
+    if request.longer and not framed.exact_when_cut:
+        most = min(model.max_length or _FRAMED_MAX_LENGTH, _FRAMED_MAX_LENGTH)
+        framed = framed.longer(max(length, most))
+        texts.append(text_longer_than(framed.max_length))
+    return framed, texts
 
 
-def _readout(given: str | Readout | None) -> Readout | None:
-    if given is None:
+def _parse_readout(readout: str | Readout | None) -> Readout | None:
+    if readout is None:
         return None
-    readout = given.check() if isinstance(given, Readout) else Readout.parse(given)
-    check_expressible(readout)
-    return readout
+    parsed = readout.check() if isinstance(readout, Readout) else Readout.parse(readout)
+    check_expressible(parsed)
+    return parsed
 
 
-def _layer(model: LoadedModel, layer: int) -> int:
-    chosen = layer if layer >= 0 else model.n_blocks + 1 + layer
-    if not 0 <= chosen <= model.n_blocks:
+def _check_layer(model: LoadedModel, layer: int) -> int:
+    """Return the number of a layer; negative ones count from the last."""
+    number = layer if layer >= 0 else model.n_blocks + 1 + layer
+    if not 0 <= number <= model.n_blocks:
         raise ExportError(
-            f"layer {layer} does not exist: {model.name} has layers 0 to {model.n_blocks} (or -1 for the last)."
+            f"layer {layer} does not exist: {model.name} has layers 0 to {model.n_blocks} (or -1 "
+            "for the last)."
         )
-    return chosen
+    return number
 
 
-def _check(model: LoadedModel, readout: Readout) -> None:
+def _check_readout(model: LoadedModel, readout: Readout) -> None:
     check_expressible(readout)
     check_cuttable(model)
     if POOLINGS.get(readout.pooling).needs_cls and not model.has_class_token:
         raise ExportError(
-            f"readout {readout.name!r}: {model.name} has no CLS token. The nearest: readout='{readout.template}/last/…'"
+            f"readout {readout.name!r}: {model.name} has no CLS token. The nearest: "
+            f"readout='{readout.template}/last/…'"
         )
 
 
-def _length(model: LoadedModel, asked: int | None, evidence: ExportEvidence | None) -> int:
-    length = (
-        asked if asked is not None else (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
-    )
+def _length(model: LoadedModel, length: int | None, evidence: ExportEvidence | None) -> int:
+    if length is None:
+        length = (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
     if length < 1:
         raise InvalidValueError(f"max_length must be at least 1, not {length}.")
     return length if model.max_length is None else min(length, model.max_length)
 
 
-def _unit(model: LoadedModel, asked: bool | None, evidence: ExportEvidence | None) -> bool:
-    if asked is not None:
-        return asked
+def _unit(model: LoadedModel, normalize: bool | None, evidence: ExportEvidence | None) -> bool:
+    if normalize is not None:
+        return normalize
     measured = None if evidence is None else evidence.unit_length
     return bool(model.identity.get("normalizes") if measured is None else measured)
 
 
-def _mean(
-    model: LoadedModel,
-    layer: int,
+def _mean_texts(
     readout: Readout,
     evidence: ExportEvidence | None,
-    center_on: tuple[str | Path | Sequence[str] | None, str | None],
-    store: str | Path | None,
+    center_on: str | Path | Sequence[str] | None,
+    column: str | None,
     offline: bool,
-    ids_of: Any,
-) -> Head:
-    """The mean to subtract. `center_on` are the texts to center on, where some were named, and
-    their column."""
-    named, column = center_on
-    if named is not None:
+) -> tuple[list[str], str] | None:
+    """Return the texts whose mean is subtracted and words for them; None if an evaluation has the
+    mean."""
+    if center_on is not None:
         from layerscope.data import load_corpus
 
-        corpus = load_corpus(named, column=column, offline=offline)
-        vectors = pooled_vectors(model, ids_of(list(corpus.texts)), layer, readout)
+        corpus = load_corpus(center_on, column=column, offline=offline)
         commit = corpus.source.get("commit")
         at = f" at commit {commit[:12]}" if commit else ""
-        return Head(
-            vectors.mean(0, dtype=np.float64), None, f"the {len(corpus)} texts of {corpus.name}{at}"
-        )
-    if evidence is not None and (known := evidence.center_texts()) is not None:
-        return Head(
-            pooled_vectors(model, ids_of(known[0]), layer, readout).mean(0, dtype=np.float64),
-            None,
-            known[1],
-        )
+        return list(corpus.texts), f"the {len(corpus)} texts of {corpus.name}{at}"
     if evidence is not None:
-        return evidence.mean(model, layer, readout, store)
-    uncentered = replace(readout, centering="none").name
+        return evidence.center_texts()
     raise ExportError(
-        f"readout {readout.name!r} subtracts a mean: say over which texts (center_on=, a file or corpus), or give the evaluation "
-        f"that used it (choice=). Without centering: readout='{uncentered}'"
+        f"readout {readout.name!r} subtracts a mean: say over which texts (center_on=, a file or "
+        "corpus), or give the evaluation that used it (choice=). Without centering: "
+        f"readout='{replace(readout, centering='none').name}'"
     )
-
-
-# --- a folder that appears complete and verified, or not at all ---
-
-
-def check_free(out: Path, overwrite: bool) -> None:
-    """Refuse to replace anything but an earlier export, and that only when asked."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise ExportError(f"{out} is a file; an export needs a folder. Choose another out=.")
-    if out.samefile(
-        Path()
-    ):  # its place is taken by another folder, and whoever stands in it would be nowhere
-        raise ExportError(
-            f"out={str(out)!r} is the current folder. Name a folder in it, such as out='better'."
-        )
-    if not any(out.iterdir()):
-        return
-    if not overwrite:
-        raise ExportError(
-            f"{out} exists and is not empty. Choose another out=, or overwrite=True to replace an earlier export."
-        )
-    if out / "modules.json" not in recorded_files(out):
-        raise ExportError(
-            f"{out} holds no export of layerscope that says which files are its own, and only those are replaced. "
-            "Choose another out=."
-        )
-
-
-@contextmanager
-def published(out: Path, overwrite: bool) -> Iterator[Path]:
-    """A scratch folder beside `out` that takes its place at the end.
-
-    One process at a time: another one is refused. Files in `out` that no export recorded writing
-    are kept.
-    """
-    out = out.resolve()  # of a link, what it points to is replaced
-    with lock_beside(out, "exporting"):
-        with explained(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            for earlier in out.parent.glob(f".{glob.escape(out.name)}{_ASIDE}.*.part"):
-                if (
-                    out.exists()
-                ):  # an export was killed after it took the place of this one, or before
-                    give_back(remove_recorded(earlier), earlier, out)
-                else:
-                    os.rename(earlier, out)
-            remove_parts(out.parent, of=(f".{out.name}",))  # of exports that were killed
-            check_free(out, overwrite)  # another process may have written it meanwhile
-            scratch = part_of(out)
-            scratch.mkdir()
-        try:
-            with explained(out):
-                yield scratch
-                record_files(scratch)
-                _replace(scratch, out)
-        except ExportError as error:
-            raise ExportError(f"{error} Nothing was written to {out}.") from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _replace(scratch: Path, out: Path) -> None:
-    for file in scratch.rglob("*.safetensors"):
-        file.chmod(
-            (scratch / "modules.json").stat().st_mode
-        )  # written for one user only, unlike the rest
-    aside = part_of(out.with_name(out.name + _ASIDE))
-    if out.exists():
-        os.rename(out, aside)
-    os.rename(scratch, out)
-    sync_folder(out.parent)
-    give_back(remove_recorded(aside), aside, out)

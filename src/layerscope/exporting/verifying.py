@@ -1,5 +1,5 @@
-"""Is an exported folder what was measured? Reloaded in a fresh process, and compared with vectors
-captured by layerscope."""
+"""Verification: an exported folder is loaded in a fresh process, and its vectors are compared with
+those that layerscope captured."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _BATCH = 4  # a few texts of very different lengths: a large batch would be most
 
 @dataclass(frozen=True)
 class Verification:
-    """How far the reloaded folder is from what was captured: the worst of all texts, and of the
-    tokens of a few."""
+    """The largest differences between the reloaded folder and the captured vectors: over all texts,
+    and over the tokens of a few."""
 
     texts: int
     cut_texts: int
@@ -56,7 +56,7 @@ class Verification:
 
 
 def require_sentence_transformers() -> None:
-    """Say which extra is missing, before any work."""
+    """Raise, before any work, if the extra is missing."""
     from importlib.util import find_spec
 
     if find_spec("sentence_transformers") is None:
@@ -64,31 +64,31 @@ def require_sentence_transformers() -> None:
 
 
 def verify(drafts: Sequence[Draft]) -> list[Verification]:
-    """Reload all drafts in one fresh process and compare; an `ExportError` where one does not give
-    back what was captured.
+    """Reload all drafts in one fresh process and compare them with what was captured; raise an
+    `ExportError` where they differ.
 
-    Of a draft with two sides, what is said is of the side that differs more.
+    Of a draft with two sides, the side that differs more is returned.
     """
     with tempfile.TemporaryDirectory(prefix="layerscope-verify-") as scratch:
-        read = [part for draft in drafts for part in draft.of_sides()]
-        reloaded, facts = reload([part.as_job(_PROBES) for part in read], Path(scratch))
-        if facts.pop("layerscope_loaded"):
+        sides = [side for draft in drafts for side in draft.by_side()]
+        arrays, versions = reload([side.as_job(_PROBES) for side in sides], Path(scratch))
+        if versions.pop("layerscope_loaded"):
             raise ExportError(
                 "the fresh process loaded layerscope, so the folder was not shown to work without it."
             )
-        found = iter(
-            [_compare(part, arrays, facts) for part, arrays in zip(read, reloaded, strict=True)]
-        )
-        return [
-            max((next(found) for _ in draft.of_sides()), key=lambda one: one.cosine_distance)
-            for draft in drafts
-        ]
+        checked = [_compare(side, held, versions) for side, held in zip(sides, arrays, strict=True)]
+    worst = []
+    for draft in drafts:
+        count = len(draft.by_side())
+        worst.append(max(checked[:count], key=lambda check: check.cosine_distance))
+        checked = checked[count:]
+    return worst
 
 
 def reload(
     jobs: Sequence[dict[str, Any]], scratch: Path
 ) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
-    """What folders give in a process of their own, offline."""
+    """Return what folders give in a process of their own, offline, and the versions there."""
     for i, job in enumerate(jobs):
         job["out"] = str(scratch / f"{i}.npz")
     facts_file, jobs_file = scratch / "facts.json", scratch / "jobs.json"
@@ -120,10 +120,9 @@ def reload(
 def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, str]) -> Verification:
     model, readout = draft.model, draft.readout
     ids = draft.ids()
-    wanted = finished(
-        pooled_vectors(model, ids, draft.layer, readout, _BATCH), draft.head, draft.unit
-    )
-    distances = cosine_distances(wanted, arrays["vectors"])
+    pooled = pooled_vectors(model, ids, draft.layer, readout, _BATCH)
+    captured = finished(pooled, draft.head, draft.unit)
+    distances = cosine_distances(captured, arrays["vectors"])
     tolerance = TOLERANCE.get(model.identity["dtype"], HALF_TOLERANCE)
     worst = int(np.argmax(np.where(np.isfinite(distances), distances, np.inf)))
     if not distances[worst] < tolerance:
@@ -132,7 +131,7 @@ def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, st
             f"distance of {draft.texts[worst][:50]!r} is {distances[worst]:.1e}, more than {tolerance:.0e}."
         )
     lengths = np.linalg.norm(arrays["vectors"].astype(np.float64), axis=1) / np.maximum(
-        np.linalg.norm(wanted, axis=1), 1e-30
+        np.linalg.norm(captured, axis=1), 1e-30
     )
     if not np.allclose(lengths, 1, atol=max(1e-3, tolerance)):
         raise ExportError(
@@ -146,28 +145,21 @@ def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, st
         cosine_distance=float(distances[worst]),
         tolerance=tolerance,
         state_error=_states(draft, arrays, tolerance),
-        cut_distance=_cut_distance(draft, [evaluated[i].ids for i in cut], wanted[cut])
-        if cut
-        else None,
+        cut_distance=_cut_distance(draft, [evaluated[i].ids for i in cut], captured[cut]),
         versions=versions,
     )
 
 
 def _states(draft: Draft, arrays: dict[str, np.ndarray], tolerance: float) -> float:
-    """The largest relative difference of a token's state, as plain transformers gives it."""
+    """Return the largest relative difference of a token's state, as plain transformers gives it."""
     worst = 0.0
     for i in range(sum(name.startswith("ids_") for name in arrays)):
         ids = torch.tensor(arrays[f"ids_{i}"])[None].to(draft.model.device)
-        captured = (
-            capture_states(draft.model, draft.layer, draft.readout.final_norm, ids)[0]
-            .float()
-            .cpu()
-            .numpy()
-        )
+        states = capture_states(draft.model, draft.layer, draft.readout.final_norm, ids)
+        captured = states[0].float().cpu().numpy()
         lengths = np.maximum(np.linalg.norm(captured, axis=1), 1e-30)
-        worst = max(
-            worst, float((np.linalg.norm(captured - arrays[f"states_{i}"], axis=1) / lengths).max())
-        )
+        errors = np.linalg.norm(captured - arrays[f"states_{i}"], axis=1) / lengths
+        worst = max(worst, float(errors.max()))
     loose = 1e-3 if tolerance < 1e-4 else 0.1
     if not worst < loose:
         raise ExportError(
@@ -177,13 +169,14 @@ def _states(draft: Draft, arrays: dict[str, np.ndarray], tolerance: float) -> fl
     return worst
 
 
-def _cut_distance(draft: Draft, ids: list[list[int]], given: np.ndarray) -> float:
-    """For texts that were cut: how far the vector is from the evaluation's, which may cut a
+def _cut_distance(draft: Draft, ids: list[list[int]], vectors: np.ndarray) -> float | None:
+    """Return the largest distance of cut texts from the evaluation's vectors, which may cut a
     template one token elsewhere."""
-    theirs = finished(
-        pooled_vectors(draft.model, ids, draft.layer, draft.readout, _BATCH), draft.head, draft.unit
-    )
-    return float(np.nanmax(cosine_distances(theirs, given)))
+    if not ids:
+        return None
+    pooled = pooled_vectors(draft.model, ids, draft.layer, draft.readout, _BATCH)
+    evaluated = finished(pooled, draft.head, draft.unit)
+    return float(np.nanmax(cosine_distances(evaluated, vectors)))
 
 
 def pooled_vectors(

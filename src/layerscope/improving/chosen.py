@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from layerscope.core.readout import Readout
-from layerscope.exporting.draft import Side
-from layerscope.exporting.job import Inside, export
+from layerscope.exporting.describing import license_of
+from layerscope.exporting.draft import Side, verification_texts
+from layerscope.exporting.formats import parse_formats
+from layerscope.exporting.job import write_export
+from layerscope.exporting.request import ExportRequest
 from layerscope.improving.fit import Fitted
 from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
@@ -61,18 +64,20 @@ class Chosen:
             query = Side("query", self.query.readout.template, query_head)
             sides = (query, Side("document", self.readout.template, head))
             head = None
-        export(
+        identity, length = self.model.identity, self.reader.max_length
+        request = ExportRequest(
             self.model,
             self.layer,
-            readout=self.readout,
-            out=place,
-            head=head,
-            max_length=self.reader.max_length,
+            self.readout,
+            tuple(verification_texts(brief=True)),
+            max_length=min(length, self.model.max_length or length),
             # a sentence encoder that keeps its reading keeps its own scaling
-            normalize=None if self.model.identity.get("sentence_encoder") else True,
-            formats=self.formats,
-            overwrite=overwrite,
-            offline=self.offline,
-            inside=Inside(True, reason, write_run, sides),
+            unit=not identity.get("sentence_encoder") or bool(identity.get("normalizes")),
+            head=head,
+            sides=sides,
+            formats=parse_formats(self.formats),
+            license=license_of(self.model, None, self.offline),
+            why=reason,
         )
+        write_export(request, place, overwrite, write_run)
         return place

@@ -12,7 +12,7 @@ from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.identity import model_key
 from layerscope.core.runs import MANIFEST
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, UnknownNameError
-from layerscope.exporting.job import check_free
+from layerscope.exporting.folder import check_free
 from layerscope.exporting.servers import check_names
 from layerscope.extras import require
 from layerscope.improving.candidates import make_grid

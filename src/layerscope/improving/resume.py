@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.json import read_json
-from layerscope.exporting.job import check_free
+from layerscope.exporting.folder import check_free
 from layerscope.store import RunFolder, atomic
 from layerscope.store.folder import config_key, is_complete
 from layerscope.store.locks import lock_beside

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 
 from layerscope.core.heads import Head, Ridge, unit
 from layerscope.core.readout import HEAD, Readout
+from layerscope.exporting.draft import verification_texts
 from layerscope.exporting.formats.sentence_transformers import load_folder
-from layerscope.exporting.job import prepare
+from layerscope.exporting.job import write_draft
+from layerscope.exporting.request import ExportRequest
 from layerscope.improving.evidence import Training
 from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel, wrap
@@ -81,10 +83,11 @@ def train_student(
     start = folder / "start"
     shutil.rmtree(start, ignore_errors=True)
     readout = Readout(centering=HEAD)
-    prepare(
-        model, layer, readout, start,
-        brief=True, max_length=max_length, unit=True, center=lambda _: head,
-    )  # fmt: skip
+    shown = tuple(verification_texts(brief=True))
+    write_draft(
+        ExportRequest(model, layer, readout, shown, max_length=max_length, unit=True, head=head),
+        start,
+    )
     student = _load(start).float().to(model.device)
     rates = {
         rf"linear\.{name}$": HEAD_RATE * float(part.detach().square().mean().sqrt())

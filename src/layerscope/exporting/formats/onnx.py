@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from layerscope.core.formatting import describe_size
 from layerscope.core.heads import Head
 from layerscope.errors import ExportError
-from layerscope.exporting.draft import Draft, ExportFormat
+from layerscope.exporting.formats import Draft, ExportFormat
 from layerscope.exporting.verifying import cosine_distances
 from layerscope.extras import require
 from layerscope.models.settings import quiet
