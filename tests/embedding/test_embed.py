@@ -296,9 +296,9 @@ def test_a_block_is_bounded_by_the_bytes_of_its_vectors(model, tmp_path: Path) -
 
 def test_a_search_reads_its_texts_once_to_count_and_once_to_find(model, monkeypatch) -> None:
     opened = []
-    read = TextStream._read
+    read = TextStream.read
     monkeypatch.setattr(
-        TextStream, "_read", lambda self, whole: opened.append(whole) or read(self, whole)
+        TextStream, "read", lambda self, whole: opened.append(whole) or read(self, whole)
     )
     layerscope.search(model, TEXTS[4], TEXTS, layers=1, progress=False)
     assert opened == [False, True]

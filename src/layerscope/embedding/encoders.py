@@ -31,7 +31,8 @@ from layerscope.models.source import Source, files_sha256
 from layerscope.vectors.encoder import EncodeRequest, TextEncoder
 
 VECTOR = "vector"
-QUERY, DOCUMENT = "query", "document"
+QUERY = "query"
+DOCUMENT = "document"
 """The two kinds of texts that a folder may read under a prompt or a head of its own."""
 MAX_LENGTH = 256
 _SPAN = 256  # texts that a worker takes at a time

@@ -37,8 +37,11 @@ from layerscope.store.folder import config_key
 from layerscope.store.locks import lock_beside
 from layerscope.version import VERSION
 
-META, _MARK, _CUT = b"layerscope", b"mark", b"cut"
-BLOCK, REMOTE_BLOCK = 4096, 65_536  # texts in a part; workers load the model for every block
+META = b"layerscope"
+_MARK = b"mark"
+_CUT = b"cut"
+BLOCK = 4096  # texts in a part
+REMOTE_BLOCK = 65_536  # more: workers load the model for every block
 _BLOCK_BYTES = 128 * 2**20  # of vectors in a part, whatever the layers and their width
 
 log = logging.getLogger("layerscope")

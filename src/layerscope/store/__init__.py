@@ -1,4 +1,4 @@
-"""Runs and embeddings on disk: atomic, resumable, self-describing."""
+"""Runs on disk: atomic, resumable, self-describing."""
 
 from layerscope.store.folder import RunFolder
 from layerscope.store.shards import Shard, ShardStore, StoredVectors

@@ -91,7 +91,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def free_name(path: Path, ending: str) -> Path:
-    """A path itself, or with an ending, so that nothing is there."""
+    """Return a path itself, or with an ending, so that nothing is there."""
     while os.path.lexists(path):
         path = path.with_name(path.name + ending)
     return path
@@ -139,12 +139,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """JSON as it is written to files."""
+    """Return JSON as it is written to files."""
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def plain(value: Any) -> Any:
-    """A value made of what JSON knows."""
+    """Return a value made of what JSON knows."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -175,7 +175,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _parts(array: np.ndarray) -> np.ndarray | list[np.ndarray]:
-    """Return the parts of an array that have a checksum each."""
+    """Return the items of an array that have a checksum each."""
     return array if array.ndim >= 3 else [array]
 
 

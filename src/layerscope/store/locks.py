@@ -25,7 +25,8 @@ def run_lock(folder: Path, about: Path | None = None) -> Iterator[None]:
 
     `about` is the folder that the error names, where the lock stands for another folder.
     """
-    path, lock = folder / RUN_LOCK, FileLock(folder / RUN_LOCK)
+    path = folder / RUN_LOCK
+    lock = FileLock(path)
     with atomic.explained(path):
         folder.mkdir(parents=True, exist_ok=True)
         try:

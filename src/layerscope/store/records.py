@@ -1,4 +1,4 @@
-"""Which files a run or an export wrote: its record names them, with the sha256 of each.
+"""The files that a run or an export wrote: its record names them, with the sha256 of each.
 
 The record of a run is its manifest, that of an export its layerscope.json. Arrays and results carry
 a checksum in themselves. Everything else in a folder is the user's and stays.
@@ -21,7 +21,8 @@ from layerscope.store import atomic, checked
 
 log = logging.getLogger("layerscope")
 
-TABLES, FILES = "tables", "files"
+TABLES = "tables"
+FILES = "files"
 """The keys of a manifest and of an export's layerscope.json under which the sha256 of every file
 is."""
 
@@ -38,7 +39,8 @@ def recorded_files(folder: Path) -> dict[Path, str]:
             with contextlib.suppress(LayerscopeError):
                 listed = read_json(record, error=RunFolderError).get(key)
                 if isinstance(listed, dict):
-                    files |= {record.parent / str(one): str(sha) for one, sha in listed.items()}
+                    for file, sha in listed.items():
+                        files[record.parent / str(file)] = str(sha)
     return files
 
 
@@ -84,7 +86,8 @@ def remove_recorded(folder: Path) -> list[Path]:
     """
     if folder.is_symlink() or not folder.is_dir():
         return [folder] if os.path.lexists(folder) else []
-    recorded, stays = recorded_files(folder), []
+    recorded = recorded_files(folder)
+    strangers = []
     for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before its folder
         if path.is_dir() and not path.is_symlink():
             with contextlib.suppress(OSError):  # not empty
@@ -92,10 +95,10 @@ def remove_recorded(folder: Path) -> list[Path]:
         elif _is_as_recorded(path, recorded) or _is_working(path):
             path.unlink(missing_ok=True)
         else:
-            stays.append(path)
+            strangers.append(path)
     with contextlib.suppress(OSError):
         folder.rmdir()
-    return stays
+    return strangers
 
 
 def give_back(paths: Iterable[Path], source: Path, target: Path) -> None:

@@ -1,5 +1,5 @@
-"""`StoredRun`: what all kinds of finished runs share. A kind states its tables, and what it says
-first."""
+"""`StoredRun`: the base of all kinds of finished runs. A kind states its tables and its
+summary."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StoredRun:
 
     @classmethod
     def read(cls, folder: RunFolder) -> dict[str, Any]:
-        """The tables in a folder, by the names of their fields."""
+        """Return the tables in a folder, by the names of their fields."""
         tables = {field: folder.read_table(file) for file, field in cls.files.items()}
         for file, columns in cls.columns.items():
             missing = [name for name in columns if name not in tables[cls.files[file]]]
@@ -61,18 +61,18 @@ class StoredRun:
         return self
 
     def write(self, folder: RunFolder) -> None:
-        """Everything but the manifest, into a folder."""
+        """Write everything but the manifest into a folder."""
         for file, table in self.tables().items():
             folder.write_table(file, table, csv=file not in self.without_csv)
         self.write_map(folder)
 
     def write_map(self, folder: RunFolder) -> None:
-        """The map, where the run keeps one."""
+        """Write the map, where the run keeps one."""
         if self._map is not None:
             self._map.write(folder)
 
     def find_map(self) -> Any:
-        """The map that the run kept, if any."""
+        """Return the map that the run kept, if any."""
         return self._map if self._map is not None else view("map", "read")(self.path)
 
     def map(self) -> Any:
@@ -81,16 +81,16 @@ class StoredRun:
         return view("map", "of")(self)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table of the run, under the name of its file."""
+        """Return every table of the run, under the name of its file."""
         return {file: getattr(self, field) for file, field in self.files.items()}
 
     @property
     def name(self) -> str:
-        """What the run is about: by default its model."""
+        """The subject of the run: by default its model."""
         return str(self.manifest["model"]["name"])
 
     def summary(self) -> dict[str, Any]:
-        """What a reader wants first, as plain values."""
+        """Return the most important facts as plain values."""
         return {
             "warnings": self.manifest["warnings"],
             "run": None if self.path is None else str(self.path),
@@ -101,5 +101,5 @@ class StoredRun:
         return Path(view(self.kind, "report")(self, out))
 
     def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
+        """Return the run as HTML for notebooks; text is escaped."""
         return view(self.kind, "html")(self)
