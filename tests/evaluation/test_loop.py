@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -201,6 +202,19 @@ def test_layers_are_read_in_turns_where_memory_does_not_hold_them(
     assert len(sizes) > len(TASKS)
     assert sum(sizes) == len(whole.scores)
     pd.testing.assert_frame_equal(turns.scores, whole.scores, atol=1e-6, rtol=0)
+
+
+def test_as_many_processes_score_as_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    request: Any = SimpleNamespace(model=SimpleNamespace(width=2))
+    tasks = loop.CollectedTasks({"a": ["one"], "b": ["two", "three"]}, {}, {})
+    counts = []
+    for room in (24, 96, 144, 10**6):  # three copies of two texts of two numbers are 48 bytes
+        monkeypatch.setattr(loop, "_SCORING_BYTES", room)
+        resources: Any = SimpleNamespace(workers=8)
+        counts.append(loop._fitting_workers(request, resources, tasks))
+    assert counts == [1, 2, 3, 8]
+    nobody: Any = SimpleNamespace(workers=0)
+    assert loop._fitting_workers(request, nobody, tasks) == 0
 
 
 @pytest.mark.slow

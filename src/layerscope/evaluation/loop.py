@@ -52,6 +52,10 @@ from layerscope.vectors.encode import (
 
 Result = dict[str, Any]
 
+# A process holds a task's vectors as they are read, as mteb asks for them, and as mteb changes them.
+_COPIES = 3
+_SCORING_BYTES = 2**34  # for all processes together
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -157,7 +161,7 @@ def score_tasks(
 
     with (
         ThreadPoolExecutor(1) as thread,
-        ScoringPool(resources.workers) as pool,
+        ScoringPool(_fitting_workers(request, resources, tasks)) as pool,
         ExitStack() as end,
     ):
         if resources.scorer is not None:
@@ -192,6 +196,15 @@ def _tasks_ahead(model: LoadedModel) -> int:
     """Return how many tasks are encoded before the first is scored: on one CPU, the model and the
     scores would only be in each other's way."""
     return 0 if model.device.type == "cpu" else 1
+
+
+def _fitting_workers(
+    request: EvaluationRequest, resources: Resources, tasks: CollectedTasks
+) -> int:
+    """Return how many processes may score at a time, by the bytes of the largest task's vectors."""
+    texts = max(len(texts) for texts in tasks.texts.values())
+    task_bytes = _COPIES * 4 * request.model.width * max(1, texts)
+    return min(resources.workers, max(1, _SCORING_BYTES // task_bytes))
 
 
 def _make_context(request: EvaluationRequest, resources: Resources, folder: Path) -> ScoringContext:
