@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 import layerscope_gpu
-from layerscope.spectra import faster
+from layerscope import accelerator
 from layerscope_gpu.emulator import launch, missing
 
 needs_emulator = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -17,6 +17,6 @@ needs_emulator = pytest.mark.skipif(missing() is not None, reason=str(missing())
 def use_kernels(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
     """Until the test ends, layerscope asks layerscope-gpu for tensors of a CPU too; the kernels of
     these modules are emulated."""
-    monkeypatch.setattr(faster, "on", lambda device: layerscope_gpu)
+    monkeypatch.setattr(accelerator, "on", lambda device: layerscope_gpu)
     for module in modules:
         monkeypatch.setattr(module, "launch", launch)

@@ -20,7 +20,7 @@ FLOORS = (
     ("errors",),
     ("cache", "terminal", "extras"),
     ("core",),
-    ("progress", "loggers"),
+    ("accelerator", "progress", "loggers"),
     ("spectra", "store"),
     ("metrics", "catalogue", "maps"),
     ("data", "capture"),

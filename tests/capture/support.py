@@ -40,7 +40,11 @@ def capture_states(
 
 
 def reduce_states(
-    batch: Batch, states: Sequence[Tensor], options: Options | None = None, token_level: bool = True
+    batch: Batch,
+    states: Sequence[Tensor],
+    options: Options | None = None,
+    token_level: bool = True,
+    kind: type[Reducer] = Reducer,
 ) -> Reduced:
     """What the reducer keeps of given states: block k of a toy model returns `states[k]`."""
     blocks = [nn.Identity() for _ in states]
@@ -50,7 +54,5 @@ def reduce_states(
         for block, state in zip(blocks, states, strict=True):
             block(state)
 
-    with Reducer(
-        anatomy, expand_sites(["block.*"], anatomy), "raw", options or Options()
-    ) as reducer:
+    with kind(anatomy, expand_sites(["block.*"], anatomy), "raw", options or Options()) as reducer:
         return reducer.run(batch, forward, token_level)

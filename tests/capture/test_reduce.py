@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerscope.capture import Batch, FinalNorm, Reduced, Reducer, expand_sites, make_batch
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics import Options
 from layerscope.metrics.tokens.norms import token_sum
 from layerscope.models import LoadedModel, wrap
-from layerscope_gpu import tokens
-from layerscope_gpu.tokens import gram, normed, rows
 from tests.capture.support import hooks_on, reduce_states
-from tests.kernels import needs_emulator, use_kernels
 from tests.metrics import reference
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, tiny_model, tiny_tokenizer
 
@@ -104,36 +101,6 @@ def test_numbers_are_those_of_the_formulas() -> None:
         np.testing.assert_allclose(kept.pooled[0, i], tokens.mean(0), rtol=1e-6, atol=1e-7)
     assert kept.tokens["sink_position"][0, 1] == 3
     assert kept.pooled.dtype == np.float32
-
-
-@needs_emulator
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-def test_more_tokens_than_dimensions_at_once(
-    left: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The way of a GPU, its kernels run on the CPU: the same numbers."""
-    states = torch.randn(4, 17, 8, generator=torch.Generator().manual_seed(2)).to(dtype)
-    states[1, 3] *= 50
-    batch = padded(left)
-    want = reduce_states(batch, [states, 2 * states + 1])
-    used = []
-
-    def centered(
-        given: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held
-    ) -> normed.CenteredStates:
-        used.append(given.shape)
-        return normed._centered(given, mask, norm, "none")
-
-    use_kernels(monkeypatch, normed, rows)
-    monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
-    monkeypatch.setattr(tokens, "centered_states", centered)
-    monkeypatch.setattr("layerscope_gpu.preparing.usable_for_rows", lambda *_: True)
-    got = reduce_states(batch, [states, 2 * states + 1])
-    assert len(used) == 2
-    np.testing.assert_allclose(got.pooled, want.pooled, rtol=1e-5, atol=1e-6)
-    for name, values in want.tokens.items():
-        np.testing.assert_allclose(got.tokens[name], values, rtol=1e-5, atol=1e-4, err_msg=name)
 
 
 def test_the_sink_is_found_before_the_final_norm_hides_it() -> None:
@@ -275,65 +242,3 @@ def test_a_reducer_holds_nothing_between_batches() -> None:
         after = reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
     assert np.array_equal(after.pooled, read(model, IDS).pooled)
     assert hooks_on(model.module) == 0
-
-
-@needs_emulator
-def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reducer, "_in_parts", lambda *given: False)  # a CPU's own way
-    model = tiny_model("gpt_neox")
-    model.module.bfloat16()
-    sites = expand_sites(None, model.anatomy)
-    batch = make_batch([[3, 4, 5, 6], [7, 8]], model.pad_id, model.device)
-    plain, used = [], []
-
-    def means(
-        states: Tensor, mask: Tensor | None, norm: nn.Module, held: normed.Held
-    ) -> Tensor | None:
-        kind = normed._kind_of(norm, states)
-        assert kind is not None
-        used.append(kind)
-        return normed._means(states, mask, norm, kind, held=held)
-
-    for on in (False, True):
-        if on:
-            use_kernels(monkeypatch, normed)
-            monkeypatch.setattr(tokens, "normed_means", means)
-        with Reducer(model.anatomy, sites, "applied", Options()) as reducer:
-            plain.append(reducer.reduce(batch, model.run, token_level=False).pooled)
-    assert len(used) == len(sites)
-    torch.testing.assert_close(plain[1], plain[0], rtol=2e-3, atol=2e-3)
-
-
-@needs_emulator
-@pytest.mark.parametrize("final_norm", ["applied", "raw"])
-def test_a_reducer_measures_tokens_at_once(
-    final_norm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Reducer, "_in_parts", lambda *given: False)  # a CPU's own way
-    model = tiny_model("gpt_neox")
-    model.module.bfloat16()
-    sites = expand_sites(None, model.anatomy)
-    batch = make_batch([[3, 4, 5, 6, 9, 11, 4], [7, 8, 3, 10]], model.pad_id, model.device)
-    kept, used = [], []
-
-    def found(
-        states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held
-    ) -> normed.CenteredStates:
-        kind = normed._kind_of(norm, states)
-        assert kind is not None
-        used.append(kind)
-        return normed._centered(states, mask, norm, kind, held=held)
-
-    monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
-    for on in (False, True):
-        if on:
-            use_kernels(monkeypatch, normed, gram)
-            monkeypatch.setattr(tokens, "centered_states", found)
-            monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: True)
-        with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:
-            kept.append(reducer.run(batch, model.run, token_level=True))
-    assert used == ["layer" if final_norm == "applied" else "none"] * len(sites)
-    one, other = kept
-    np.testing.assert_allclose(other.pooled, one.pooled, rtol=2e-3, atol=2e-3)
-    for name, values in one.tokens.items():
-        np.testing.assert_allclose(other.tokens[name], values, rtol=1e-3, atol=1e-3, err_msg=name)

@@ -20,11 +20,11 @@ import torch
 import typer
 
 import layerscope
+from layerscope import accelerator
 from layerscope.cli.app import EXAMPLES, app, load_commands
 from layerscope.core.options import DataOptions
 from layerscope.core.runs import load_run
 from layerscope.profiling.config import ProfileConfig
-from layerscope.spectra import faster
 from tests.cli.support import Cli
 
 load_commands()
@@ -217,7 +217,7 @@ def test_the_doctor_tells_who_has_a_gpu_of_its_kernels(monkeypatch: pytest.Monke
     made = torch.randn
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "randn", lambda *shape, device: made(*shape))  # there is no GPU here
-    monkeypatch.setattr(faster, "on", lambda device: None)
+    monkeypatch.setattr(accelerator, "on", lambda device: None)
     found = doctor._solver()
     assert (found.status, found.text.endswith("; faster with layerscope-gpu")) == ("note", True)
     assert re.match(r"pip install .*layerscope-gpu", found.mend)

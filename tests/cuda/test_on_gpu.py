@@ -15,7 +15,6 @@ from layerscope.capture import make_batch
 from layerscope.metrics import Options, SiteVectors, estimate_vectors, metrics
 from layerscope.metrics.entropy import spectrum_entropy
 from layerscope.metrics.spectral import fold_members
-from layerscope.metrics.tokens.measures import token_entropy
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import modules
 from layerscope.spectra import eigvalsh, usable_solvers
@@ -30,7 +29,9 @@ from layerscope_gpu.metrics.sums import sums_without as sums_together
 from layerscope_gpu.passes import norms as model_norms
 from layerscope_gpu.passes import rotary
 from layerscope_gpu.preparing import prepare_long
+from layerscope_gpu.reducing import DeviceReducer
 from layerscope_gpu.solvers import band, cusolver, small, tridiagonal
+from layerscope_gpu.token_measures import prepare_tokens, solve_tokens, token_entropy
 from layerscope_gpu.tokens import normed, rows, sums
 from tests.capture.support import reduce_states
 from tests.metrics.support import measure_tokens
@@ -173,9 +174,10 @@ def test_token_measures(tokens, width, kind, dtype):
     for padding in (None, mask):
         there = given.cuda(), None if padding is None else padding.cuda()
         want = measure_tokens(given, padding, find_sink(given, padding), Options())
-        got = measure_tokens(*there, find_sink(*there), Options(), dtype=torch.float32)
+        got = prepare_tokens(*there, find_sink(*there).position, Options())
+        entropy = solve_tokens([got], Options())[0]
         for sink in ("keep", "drop"):
-            assert (got.entropy[sink].cpu() - want.entropy[sink]).abs().max() < 1e-4
+            assert (entropy[sink].cpu() - want.entropy[sink]).abs().max() < 1e-4
             assert (
                 (got.curvature[sink].cpu() - want.curvature[sink]) / want.curvature[sink]
             ).abs().max() < 1e-3
@@ -205,7 +207,8 @@ def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeyp
     short = [tokens, tokens // 2, tokens, tokens // 3, 1, 2, 3, width // 2, tokens, tokens]
     for lengths in ([tokens] * 10, short):
         batch = make_batch([[5] * n for n in lengths], 0)
-        want, got = reduce_states(batch, [given]), reduce_states(batch, [given.cuda()])
+        want = reduce_states(batch, [given])
+        got = reduce_states(batch, [given.cuda()], kind=DeviceReducer)
         np.testing.assert_allclose(got.pooled, want.pooled, rtol=1e-4, atol=1e-5)
         # what TF32 rounds averages out over tokens: less so over a few
         close = np.where(np.array(lengths) < 50, 2e-4, 1e-4)

@@ -12,8 +12,8 @@ import torch
 import transformers as hf
 
 import layerscope
+from layerscope import accelerator
 from layerscope.models import LoadedModel, wrap
-from layerscope.spectra import faster
 from layerscope_gpu import encoding, tokens
 from tests.tiny import VOCAB, build_tiny, tiny_tokenizer
 
@@ -121,7 +121,7 @@ def test_without_the_kernels_of_layerscope_gpu(
     """torch's own operators on the GPU, as for whoever has not installed them: the same table."""
     model = on("cuda", build_tiny("gpt_neox"), "gpt_neox", dtype)
     want = table_of(model)
-    monkeypatch.setattr(faster, "on", lambda device: None)
+    monkeypatch.setattr(accelerator, "on", lambda device: None)
     run = layerscope.profile(
         model, TEXTS, metrics=["all"], views=3, max_length=96, permutations=4, progress=False
     )

@@ -20,7 +20,7 @@ from layerscope.metrics import (
     normalized,
 )
 from layerscope.metrics.registry import measured_values
-from layerscope.metrics.tokens.measures import prepare_tokens, solve_tokens
+from layerscope.metrics.tokens.measures import prepare_tokens, token_entropies
 from layerscope.metrics.tokens.norms import Sink
 from tests.metrics import reference as ref
 
@@ -217,4 +217,4 @@ def measure_tokens(
     prepared = prepare_tokens(
         states, mask, None if sink is None else sink.position, options, **what
     )
-    return TokenMeasures(solve_tokens([prepared], options)[0], prepared.curvature, prepared.flat)
+    return TokenMeasures(token_entropies(prepared, options), prepared.curvature, prepared.flat)

@@ -1,5 +1,4 @@
-"""A model on a GPU with layerscope-gpu: its kernels are compiled while it is loaded, and passes use
-them to the same bits."""
+"""A model on a GPU with layerscope-gpu: passes use its kernels, to the same bits."""
 
 from __future__ import annotations
 
@@ -8,34 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-import layerscope
 from layerscope.capture import Reducer, expand_sites, make_batch
 from layerscope.metrics.options import Options
-from layerscope.models import LoadedModel, modules
-from layerscope.spectra import faster
-from layerscope_gpu import ahead
+from layerscope.models import modules
 from layerscope_gpu.passes import blocks, norms
 from tests.kernels import needs_emulator, use_kernels
 from tests.tiny import tiny_model
-
-
-def test_kernels_are_compiled_when_a_model_is_loaded_onto_a_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = tiny_model("llama")
-    asked: list[tuple[int, torch.device]] = []
-    monkeypatch.setattr(
-        ahead, "compile_kernels", lambda sources, device: asked.append((len(sources), device))
-    )
-    layerscope.wrap(model.module, model.tokenizer)
-    assert not asked  # on a CPU there is nothing to compile
-    there = torch.device("cuda", 1)
-    monkeypatch.setattr(LoadedModel, "device", there)
-    layerscope.wrap(model.module, model.tokenizer)
-    assert asked == [(1, there)]
-    monkeypatch.setattr(faster, "on", lambda device: None)
-    layerscope.wrap(model.module, model.tokenizer)
-    assert len(asked) == 1  # without layerscope-gpu there is nothing to compile either
 
 
 @needs_emulator

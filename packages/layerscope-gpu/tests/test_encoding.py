@@ -33,7 +33,13 @@ from layerscope.profiling.tables import SiteEstimator, measure_sites
 from layerscope.progress import Silent
 from layerscope.store import Shard, ShardStore
 from layerscope_gpu import ahead, eigenvalues, encoding, measuring
-from layerscope_gpu.encoding import DeviceEncoder, EarlyPlanner, Prefetcher, write_behind
+from layerscope_gpu.encoding import (
+    DeviceEncoder,
+    EarlyPlanner,
+    Prefetcher,
+    compile_for_profile,
+    write_behind,
+)
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
 SIZE = 4
@@ -48,12 +54,12 @@ def model() -> LoadedModel:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small shards; profiles take the way of a GPU."""
     monkeypatch.setattr(job_module, "choose_shard_size", lambda *_: SIZE)
+    monkeypatch.setattr(encoding, "compile_for_profile", lambda task: None)
     ways = SimpleNamespace(
-        compile_for_profile=lambda task: None,
         encode_in_memory=encoding.encode_in_memory,
         measure_sites=lambda estimator, count, device: measure_sites(estimator, count),
     )
-    monkeypatch.setattr(job_module, "faster", SimpleNamespace(on=lambda device: ways))
+    monkeypatch.setattr(job_module, "accelerator", SimpleNamespace(on=lambda device: ways))
 
 
 def make_job(model: LoadedModel, texts: list[str] = TEXTS, **settings: Any) -> Job:
@@ -223,7 +229,7 @@ def test_shards_on_a_disk_are_the_same(
     settings = {"metrics": ["prompt_entropy", "dataset_entropy", "infonce"], "views": 2}
     plain = make_job(model, **settings).run(ShardStore(tmp_path / "plain"), Silent())
     ways = SimpleNamespace(encode_shards=encoding.encode_shards)
-    monkeypatch.setattr(encode, "faster", SimpleNamespace(on=lambda device: ways))
+    monkeypatch.setattr(encode, "accelerator", SimpleNamespace(on=lambda device: ways))
     ahead_of = make_job(model, **settings).run(ShardStore(tmp_path / "ahead"), Silent())
     assert_same(plain, ahead_of)
     assert ahead_of.manifest["counts"] == plain.manifest["counts"]
@@ -280,11 +286,10 @@ def test_sites_are_measured_together(
     settings: dict[str, Any] = {"views": 3}
     plain = make_job(model, TEXTS[:9], **settings).run(ShardStore(tmp_path), Silent())
     ways = SimpleNamespace(
-        compile_for_profile=lambda task: None,
         encode_in_memory=encoding.encode_in_memory,
         measure_sites=measuring.measure_sites,
     )
-    monkeypatch.setattr(job_module, "faster", SimpleNamespace(on=lambda device: ways))
+    monkeypatch.setattr(job_module, "accelerator", SimpleNamespace(on=lambda device: ways))
     monkeypatch.setattr(measuring, "sites_together", lambda estimator, device: 2)
     assert_same(plain, make_job(model, TEXTS[:9], **settings).run(MemoryStore(), Silent()))
     own, tried = measuring.measure_group, []
@@ -319,11 +324,10 @@ def test_means_are_taken_beside_the_gpus_work(
     monkeypatch.setattr(SiteEstimator, "measure_prompts", noted)
     monkeypatch.setattr(measuring, "sites_together", lambda estimator, device: 2)
     ways = SimpleNamespace(
-        compile_for_profile=lambda task: None,
         encode_in_memory=encoding.encode_in_memory,
         measure_sites=measuring.measure_sites,
     )
-    monkeypatch.setattr(job_module, "faster", SimpleNamespace(on=lambda device: ways))
+    monkeypatch.setattr(job_module, "accelerator", SimpleNamespace(on=lambda device: ways))
     make_job(model, TEXTS[:9], metrics=["curvature", "dataset_entropy"]).run(
         MemoryStore(), Silent()
     )
@@ -413,7 +417,7 @@ def test_kernels_that_a_profile_needs_are_compiled_ahead(
     monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232_448)
     monkeypatch.setattr(ahead, "architecture_of", lambda index: "sm_90")
     monkeypatch.setattr(ahead, "compile_ahead", lambda sources, architecture: asked.extend(sources))
-    encoding.compile_for_profile(make_job(model))
+    compile_for_profile(make_job(model))
     assert all("__global__" in source for source in asked)
     assert sum("small_eigenvalues" in source for source in asked) >= 1
     assert any("token_gram" in source for source in asked)
@@ -422,5 +426,5 @@ def test_kernels_that_a_profile_needs_are_compiled_ahead(
         name in source for name in of_passes for source in asked
     )  # these are for half precision
     halves = replace(model, module=copy.deepcopy(model.module).to(torch.bfloat16))
-    encoding.compile_for_profile(make_job(halves))
+    compile_for_profile(make_job(halves))
     assert all(any(name in source for source in asked) for name in of_passes)

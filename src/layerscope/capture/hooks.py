@@ -14,7 +14,7 @@ from layerscope.capture.anatomy import Anatomy, Tap, expand_sites
 from layerscope.core.sites import Site
 from layerscope.errors import ModelError
 
-__all__ = ["first_tensor"]
+__all__ = ["apply_norm", "first_tensor"]
 
 FinalNorm = Literal["applied", "raw", "hf"]
 FINAL_NORMS: tuple[FinalNorm, ...] = get_args(FinalNorm)

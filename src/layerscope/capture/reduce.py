@@ -1,4 +1,4 @@
-"""What is kept of each site's states: a pooled vector per text and a few numbers per prompt. Runs
+"""The reduction of each site's states to a pooled vector per text and a few numbers per prompt,
 inside the hooks.
 
 One Gram matrix per prompt serves all built-in token metrics. Any other token metric is measured by
@@ -7,7 +7,7 @@ its own `measure`, on the states that the site gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from layerscope import accelerator
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, is_out_of_memory
 from layerscope.capture.hooks import Capture, FinalNorm, Reduction, apply_norm
@@ -25,11 +26,7 @@ from layerscope.metrics.base import Metric
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import measured_values
 from layerscope.metrics.tokens.fields import TOKEN_FIELDS, field_of, is_measured_alone
-from layerscope.metrics.tokens.measures import (
-    PreparedTokens,
-    prepare_tokens,
-    solve_tokens,
-)
+from layerscope.metrics.tokens.measures import PreparedTokens, prepare_tokens, token_entropies
 from layerscope.metrics.tokens.norms import (
     full_mask,
     largest_token,
@@ -38,16 +35,15 @@ from layerscope.metrics.tokens.norms import (
     token_sum,
     without_token,
 )
-from layerscope.spectra import faster, map_concurrently
-from layerscope.spectra.execution import total_memory
+from layerscope.spectra import map_concurrently
+
+__all__ = ["Reducer", "check_finite", "stack_fields"]
 
 _RESUME = (
     "Correct it, or choose other metrics; a run with an output folder goes on where it stopped."
 )
-_TEXTS_PER_THREAD = (
-    2  # of a batch on a CPU, at least, where each thread reduces a part of the texts
-)
-_SHARE_OF_MEMORY = 0.06  # of a GPU's, for Gram matrices that wait for their eigenvalues
+# texts of a batch on a CPU, at least, where each thread reduces a part of the texts
+_TEXTS_PER_THREAD = 2
 
 
 @dataclass(frozen=True)
@@ -73,16 +69,6 @@ class ReducedTensors:
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    """A site's token measures before their eigenvalues."""
-
-    index: int
-    norms: Tensor
-    position: Tensor
-    prepared: PreparedTokens
-
-
-@dataclass(frozen=True)
 class _Part:
     """Some texts' share of what is kept of a site: sums over their tokens (texts, D), and the token
     fields (fields, texts)."""
@@ -97,9 +83,8 @@ class Reducer(Reduction):
 
     The extra memory is a small constant number of one site's states: each hook reduces what it is
     given and lets it go. The sink token is found on the states without the final norm, which would
-    hide it. On a GPU the sites' Gram matrices are collected, as far as memory allows, and solved
-    together. `measured` are token metrics beyond the fused ones; `fields` names the rows of the
-    token measures.
+    hide it. `measured` are token metrics with a `measure` of their own; `fields` names the rows of
+    the token measures.
     """
 
     def __init__(
@@ -156,9 +141,6 @@ class Reducer(Reduction):
         self._tokens: dict[int, Tensor] = {}
         self._own: dict[int, Tensor] = {}  # of the metrics in `measured`
         self._lengths: Tensor | None = None
-        self._waiting: list[_Waiting] = []
-        self._room_left: Tensor | None = None
-        self._norms: dict[nn.Module, Any] = {}  # as kernels read them, during one pass
 
     def run(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Reduced:
         """Reduce one batch; `forward(batch)` runs the model. `token_level` asks for the per-prompt
@@ -181,7 +163,7 @@ class Reducer(Reduction):
         try:
             self._capture.run(lambda: forward(batch))
             with torch.inference_mode():
-                self._solve()
+                self._finish()
                 return ReducedTensors(stack_sites(self._pooled).float(), self._token_values())
         finally:
             self._forget()
@@ -211,55 +193,36 @@ class Reducer(Reduction):
         finite. Waits for the device."""
         check_finite(self.sites, pooled, self._dtype)
 
+    def _finish(self) -> None:
+        """Complete what the sites of a batch left undone; nothing is on a CPU."""
+
     def _on_raw(self, index: int, raw: Tensor, norm: nn.Module) -> bool:
-        """Compute what is wanted of the normed states without storing them, where possible."""
+        """Reduce a site without storing the normed states of all texts, where that pays."""
         batch = self._batch
         if batch is None or batch.skip or batch.pool_class:
             return False
         mask = None if batch.mask is None else batch.mask.to(raw.device)
-        if self._in_parts(index, raw, mask, norm):
-            return True
-        if self._token_level:
-            done = self._measure_at_once(index, raw, mask, norm)
-            if done and self.measured:
-                self._measure_own(index, raw, apply_norm(norm, raw), mask)
-            return done
-        gpu = faster.on(raw.device)
-        mean = None if gpu is None else gpu.tokens.normed_means(raw, mask, norm, self._norms)
-        if mean is None:
-            return False
-        self._dtype, self._pooled[index] = raw.dtype, mean
-        return True
+        return self._reduce_site(index, raw, mask, norm)
 
-    def _measure_at_once(
+    def _reduce_site(
         self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
     ) -> bool:
-        """Token measures in three kernels and one or two products, where those can compute what is
-        asked for."""
-        gpu = faster.on(raw.device)
-        if gpu is None or compute_dtype(raw.device, self.options) != torch.float32:
-            return False
-        what = {"entropy": self.entropy, "curvature": self.curvature, "space": self._space}
-        made = gpu.prepare_site(raw, mask, norm, self._norms, self.options, **what)
-        if made is None:
-            return False
-        centered, prepared = made
-        self._keep_mean(index, raw, mask, centered.total)
-        self._wait(_Waiting(index, centered.before, centered.largest, prepared))
-        return True
+        """Reduce a site from its states before the norm, and return True; False where the states
+        are to be normed first."""
+        return self._in_parts(index, raw, mask, norm)
 
     def _in_parts(
         self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
     ) -> bool:
-        """Everything about a site's states on a CPU, a part of the texts on each core; False where
+        """Reduce a site's states on a CPU, a part of the texts on each core; return False where
         that does not pay.
 
         Inside one text's matrices threads would spend their time waiting for each other (see
         `spectra.execution`).
         """
         threads = torch.get_num_threads()
-        own = self._token_level and self.measured  # these get the states of all texts
-        if raw.device.type != "cpu" or own or len(raw) < _TEXTS_PER_THREAD * threads:
+        needs_all_texts = self._token_level and self.measured
+        if raw.device.type != "cpu" or needs_all_texts or len(raw) < _TEXTS_PER_THREAD * threads:
             return False
         masks = [None] * threads if mask is None else mask.tensor_split(threads)
         parts = [(*part, norm) for part in zip(raw.tensor_split(threads), masks, strict=True)]
@@ -286,8 +249,25 @@ class Reducer(Reduction):
                 torch.isfinite(total).all()
             ):  # which is an error, told by the caller
                 return _Part(total, None)
-            waiting = self._prepare(-1, raw, state, mask, total)
-            return _Part(total, self._token_fields([waiting], mask)[0])
+            return _Part(total, self._token_fields(raw, state, mask, total))
+
+    def _token_fields(
+        self, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor
+    ) -> Tensor:
+        """Return the values of `TOKEN_FIELDS` (fields, texts)."""
+        norms = token_norms(raw)
+        position = largest_token(norms, mask)
+        prepared = prepare_tokens(
+            state,
+            mask,
+            position,
+            self.options,
+            entropy=self.entropy,
+            curvature=self.curvature,
+            total=total,
+        )
+        entropies = token_entropies(prepared, self.options)
+        return stack_fields(entropies, prepared, sink_ratio(norms, position, mask), position, mask)
 
     def _keep_mean(self, index: int, raw: Tensor, mask: Tensor | None, total: Tensor) -> None:
         self._dtype = raw.dtype
@@ -305,46 +285,36 @@ class Reducer(Reduction):
         assert batch is not None
         if raw.device.type == "mps":  # float64 does not exist there
             raw, state = raw.cpu(), state.cpu()
-        bare = raw is state and not batch.pool_class  # without a norm
-        plain = self._token_level and bare and not batch.skip
-        whole, raw, state = (
-            state,
-            raw[:, batch.skip :],
-            state[:, batch.skip :],
-        )
+        is_bare = raw is state and not batch.pool_class  # without a norm
+        whole = state
+        raw = raw[:, batch.skip :]
+        state = state[:, batch.skip :]
         self._dtype = state.dtype
         mask = None if batch.mask is None else batch.mask.to(raw.device)
-        if plain and self._measure_at_once(index, raw, mask, None):
-            self._measure_own(index, raw, state, mask)
+        if is_bare and self._reduce_site(index, raw, mask, None):
             return
-        if bare and self._in_parts(index, raw, mask, None):
-            return
-        total = token_sum(state, mask)
+        total = self._token_sum(state, mask)
         self._keep_mean(index, state, mask, total)
         if batch.pool_class:
             self._pooled[index] = whole[:, 0].float()
         self._check_here(index)
         if self._token_level:
-            self._wait(self._prepare(index, raw, state, mask, total))
+            self._measure(index, raw, state, mask, total)
             self._measure_own(index, raw, state, mask)
+
+    def _token_sum(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        return token_sum(states, mask)
+
+    def _measure(
+        self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor
+    ) -> None:
+        """Keep the token measures of a site."""
+        self._tokens[index] = self._token_fields(raw, state, mask, total)
 
     def _lengths_on(self, mask: Tensor) -> Tensor:
         if self._lengths is None or self._lengths.device != mask.device:
             self._lengths = mask.sum(-1)
         return self._lengths
-
-    def _prepare(
-        self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor
-    ) -> _Waiting:
-        norms = token_norms(raw)
-        position = largest_token(norms, mask)
-        dtype = compute_dtype(raw.device, self.options)
-        what = {"entropy": self.entropy, "curvature": self.curvature}
-        space = self._space if raw.device.type == "cuda" else None
-        prepared = prepare_tokens(
-            state, mask, position, self.options, **what, dtype=dtype, total=total, space=space
-        )
-        return _Waiting(index, norms, position, prepared)
 
     def _measure_own(self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None) -> None:
         """Token metrics that are not fused, by their own `measure`: half-precision states are given
@@ -373,80 +343,34 @@ class Reducer(Reduction):
                 out.append(values.to(states.device))
         self._own[index] = torch.stack(out)
 
-    def _wait(self, site: _Waiting) -> None:
-        """Queue a site's matrices; solve the queue when there is no room for more."""
-        if (
-            self._waiting and self._waiting[0].norms.device != site.norms.device
-        ):  # a model spread over devices
-            self._solve()
-        self._waiting.append(site)
-        pending_bytes = sum(
-            m.numel() * m.element_size()
-            for site in self._waiting
-            for m in site.prepared.matrices.values()
-        )
-        if pending_bytes >= room_for_matrices(site.norms.device):
-            self._solve()
 
-    def _space(self, like: Tensor) -> Tensor:
-        """Memory for a batch of matrices, next to that of the batch before: they are solved
-        together without being gathered."""
-        each = like.numel()
-        if (
-            self._room_left is None
-            or len(self._room_left) < each
-            or self._room_left.device != like.device
-        ):
-            most = room_for_matrices(like.device) // like.element_size()
-            self._room_left = like.new_empty(max(each, min(2 * len(self.sites) * each, most)))
-        out, self._room_left = self._room_left[:each].view_as(like), self._room_left[each:]
-        return out
-
-    def _solve(self) -> None:
-        """Entropies and sink ratios of the queued sites."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        assert self._batch is not None
-        mask = None if self._batch.mask is None else self._batch.mask.to(waiting[0].norms.device)
-        for site, fields in zip(waiting, self._token_fields(waiting, mask), strict=True):
-            self._tokens[site.index] = fields
-
-    def _token_fields(self, waiting: Sequence[_Waiting], mask: Tensor | None) -> list[Tensor]:
-        """The values of `TOKEN_FIELDS` (fields, texts) of each of some sites."""
-        entropies = solve_tokens([site.prepared for site in waiting], self.options)
-        norms, position = (
-            torch.stack([getattr(site, name) for site in waiting]) for name in ("norms", "position")
-        )
-        ratio = sink_ratio(norms, position, mask)
-        first = 0 if mask is None else mask.to(torch.uint8).argmax(-1)
-        nothing = torch.full_like(ratio[0], torch.nan)
-        return [
-            torch.stack(
-                [
-                    entropy.get("keep", nothing),
-                    entropy.get("drop", nothing),
-                    site.prepared.curvature.get("keep", nothing),
-                    site.prepared.curvature.get("drop", nothing),
-                    site.prepared.flat.double(),
-                    ratio[i],
-                    (position[i] - first).double(),
-                ]
-            )
-            for i, (site, entropy) in enumerate(zip(waiting, entropies, strict=True))
+def stack_fields(
+    entropy: Mapping[str, Tensor],
+    prepared: PreparedTokens,
+    ratio: Tensor,
+    position: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """Return the values of `TOKEN_FIELDS` (fields, texts); NaN where one was not asked for."""
+    first = 0 if mask is None else mask.to(torch.uint8).argmax(-1)
+    nothing = torch.full_like(ratio, torch.nan)
+    return torch.stack(
+        [
+            entropy.get("keep", nothing),
+            entropy.get("drop", nothing),
+            prepared.curvature.get("keep", nothing),
+            prepared.curvature.get("drop", nothing),
+            prepared.flat.double(),
+            ratio,
+            (position - first).double(),
         ]
+    )
 
 
-def compute_dtype(device: torch.device, options: Options) -> torch.dtype:
-    """What Gram matrices and their eigenvalues are computed in: float32 on a GPU, unless α < 1
-    amplifies its rounding."""
-    return torch.float32 if device.type == "cuda" and options.alpha >= 1 else torch.float64
-
-
-def room_for_matrices(device: torch.device) -> int:
-    """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at
-    once."""
-    return int(_SHARE_OF_MEMORY * total_memory(device)) if device.type == "cuda" else 0
+def reducer_on(device: torch.device) -> type[Reducer]:
+    """Return the class of reducers for a device."""
+    gpu = accelerator.on(device)
+    return Reducer if gpu is None else gpu.reducer()
 
 
 def check_finite(sites: Sequence[Site], states: Tensor, dtype: torch.dtype) -> None:
@@ -457,7 +381,7 @@ def check_finite(sites: Sequence[Site], states: Tensor, dtype: torch.dtype) -> N
 
 
 def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFiniteStatesError:
-    """What to say about NaN or infinity in the states of a site; `pooled` has a row per text."""
+    """Return the error about NaN or infinity in the states of a site; `pooled` has a row per text."""
     bad = int((~torch.isfinite(pooled).all(-1)).sum())
     kind = "NaN" if bool(torch.isnan(pooled).any()) else "infinite values"
     where = f"{site.name} (layer {site.layer}, {str(dtype).removeprefix('torch.')})"

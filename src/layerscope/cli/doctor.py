@@ -154,7 +154,8 @@ def _device() -> Finding:
 def _solver() -> Finding:
     import torch
 
-    from layerscope.spectra import eigvalsh, faster, usable_solvers
+    from layerscope import accelerator
+    from layerscope.spectra import eigvalsh, usable_solvers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = torch.randn(8, 96, 96, device=device)
@@ -171,7 +172,7 @@ def _solver() -> Finding:
     )
     if error >= 1e-4:
         return Finding("eigen-solver", PROBLEM, text, _UPDATE_TORCH)
-    if device == "cuda" and faster.on(torch.device(device)) is None:
+    if device == "cuda" and accelerator.on(torch.device(device)) is None:
         return Finding("eigen-solver", NOTE, f"{text}; {FASTER}", how_to_install("gpu"))
     return Finding("eigen-solver", OK, text)
 

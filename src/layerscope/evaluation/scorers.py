@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from layerscope import accelerator
 from layerscope.core.plugins import entry_points
 from layerscope.extras import missing
-from layerscope.spectra import faster
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,6 @@ def find_scorer() -> type[Scorer]:
             scorer: type[Scorer] = point.load()
         except ImportError:
             continue
-        faster.installed()
+        accelerator.installed()
         return scorer
     raise missing("device scoring")

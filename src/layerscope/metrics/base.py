@@ -1,4 +1,4 @@
-"""What a metric is: its facts and one function.
+"""The types of metrics: facts and one function each.
 
 A metric over tokens has `measure`, which gives one number per prompt. A metric over vectors has
 `estimate`, which gives the value of all prompts. A module-level `Metric` in this folder, or an

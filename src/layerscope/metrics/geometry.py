@@ -1,5 +1,5 @@
-"""How pooled vectors lie: intrinsic dimension (TwoNN), and anisotropy, the mean cosine between
-prompts."""
+"""The geometry of pooled vectors: intrinsic dimension (TwoNN), and anisotropy, the mean cosine
+between prompts."""
 
 from __future__ import annotations
 
@@ -96,12 +96,13 @@ def estimate_intrinsic_dimension(site: SiteVectors, options: Options) -> Estimat
     if count < 3:
         return Estimate(math.nan, count, site.width, undefined=count)
     logs = neighbor_ratios(site.rows.double()).log().cpu().numpy()
-    known = logs[np.isfinite(logs)]
-    n, total = len(known), float(known.sum())
+    defined = logs[np.isfinite(logs)]
+    n = len(defined)
+    total = float(defined.sum())
     if n < 3 or total <= 0:
         return Estimate(math.nan, n, site.width, undefined=count)
     value = (n - 1) / total
-    influence = -value * (known - total / n) / total
+    influence = -value * (defined - total / n) / total
     return Estimate(value, n, site.width, influence, undefined=count - n)
 
 

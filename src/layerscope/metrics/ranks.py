@@ -1,5 +1,5 @@
-"""How many directions a spectrum holds, and how fast it falls: effective rank, entropy rank,
-RankMe, α-ReQ, NESum.
+"""Measures of how many directions a spectrum holds, and of how fast it falls: effective rank,
+entropy rank, RankMe, α-ReQ, NESum.
 
 Effective rank is of singular values, entropy rank exp(S_1) of their squares, which concentrates a
 distribution: so 1 ≤ entropy rank ≤ effective rank ≤ rank. The paper's Theorem 1 has it reversed.

@@ -25,7 +25,6 @@ from layerscope.models.source import (
     resolve,
     settings_sha256,
 )
-from layerscope.spectra import faster
 
 __all__ = ["find_source"]
 
@@ -234,10 +233,6 @@ def _assemble(module: nn.Module, preparation: Any, name: str, family: str | None
     known_family = family_for(module, family)
     check_input(module, known_family.kind)
     model = known_family.make_model(module, preparation, known_family.resolve(module), name)
-    gpu = faster.on(model.device)
-    if gpu is not None:
-        # compiled now: the first texts would wait half a second
-        gpu.ahead.compile_kernels(gpu.ahead.reading_kernels(model.width, model.dtype), model.device)
     model.identity = {
         "name": name,
         "source": "module",

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerscope import accelerator
 from layerscope.errors import ModelError
-from layerscope.spectra import faster
 
 
 def forward_parameters(module: nn.Module) -> set[str]:
@@ -33,8 +33,8 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, cache: Any =
         given["use_cache"] = cache is not None
     if cache is not None:
         given["past_key_values"] = cache
-    gpu = faster.on(ids.device)
-    with torch.inference_mode(), nullcontext() if gpu is None else gpu.passes.fast_passes(module):
+    gpu = accelerator.on(ids.device)
+    with torch.inference_mode(), nullcontext() if gpu is None else gpu.fast_passes(module):
         return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
 
 
@@ -94,10 +94,10 @@ def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) 
 def find_shortcuts(module: nn.Module) -> None:
     """Find out, by tiny passes, which steps of a model on a GPU can be done in fewer, where there
     are kernels for them."""
-    gpu = faster.on(input_device(module))
+    gpu = accelerator.on(input_device(module))
     if gpu is not None:
         ids = sample(module, 24)
-        gpu.passes.find_shortcuts(module, lambda: first(run(module, ids)))
+        gpu.find_shortcuts(module, lambda: first(run(module, ids)))
 
 
 def unwrap(module: Any) -> nn.Module:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from layerscope import accelerator
 from layerscope.capture import Site, check_residual, expand_sites
 from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
@@ -22,7 +23,6 @@ from layerscope.profiling.encoder import (
     make_reducer,
 )
 from layerscope.progress import Progress
-from layerscope.spectra import faster
 from layerscope.store import Shard, ShardStore
 
 __all__ = ["MemoryStore", "ProfileTask", "residual_error", "start_bar"]
@@ -116,7 +116,7 @@ def encode(
     if any(site.part for site in task.sites):
         facts["residual_error"] = residual_error(task, plan)
     if task.recipe is None:
-        gpu = faster.on(task.model.device)
+        gpu = accelerator.on(task.model.device)
         run = _encode_here if gpu is None else gpu.encode_shards
         facts["empty_views"] = run(task, plan, store, missing, bar)
     else:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Reducer, Site
+from layerscope.capture.reduce import reducer_on
 from layerscope.data.items import Items
 from layerscope.engines import Advance, ModelRecipe, Work
 from layerscope.forward import BatchRunner, Plan, read_rows
@@ -29,7 +30,9 @@ __all__ = ["PreparedRows", "ShardEncoder", "index_on", "make_reducer"]
 def make_reducer(model: LoadedModel, sites: Sequence[Site], config: ProfileConfig) -> Reducer:
     """Return what reduces a model's states to what the chosen metrics need."""
     metrics = [get_metric(name) for name in config.metrics]
-    return Reducer.of(model.anatomy, sites, config.final_norm, config.options, metrics)
+    return reducer_on(model.device).of(
+        model.anatomy, sites, config.final_norm, config.options, metrics
+    )
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerscope import command
+from layerscope import accelerator, command
 from layerscope.capture import fits_on_device
-from layerscope.capture.reduce import compute_dtype
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions
@@ -46,7 +45,7 @@ from layerscope.profiling.tables import (
     prompt_table,
 )
 from layerscope.progress import Progress
-from layerscope.spectra import faster, solvers_used
+from layerscope.spectra import solvers_used
 from layerscope.store import RunFolder, Shard, ShardStore
 from layerscope.store.folder import Session
 from layerscope.version import VERSION
@@ -64,7 +63,7 @@ def _warnings(task: ProfileTask, plan: Plan, measured: ProfileTable) -> list[str
         out.append(f"{plan.no_tokens} {kind} were left out: the tokenizer finds no token in them.")
     out += task.model.warnings(task.config.final_norm)
     if task.config.options.entropy == "approximate" and (
-        task.device.type != "cuda" or faster.on(task.device) is None
+        task.device.type != "cuda" or accelerator.on(task.device) is None
     ):
         out.append("entropies are exact: entropy=approximate takes a GPU and the extra `gpu`.")
     n, views = plan.n_prompts, task.config.n_views
@@ -82,10 +81,11 @@ def _warnings(task: ProfileTask, plan: Plan, measured: ProfileTable) -> list[str
 
 def _precision(devices: Sequence[str], options: Options) -> str:
     reduced = "reductions and eigenvalues in float64"
-    if any(compute_dtype(torch.device(device), options) == torch.float32 for device in devices):
+    on_gpu = any(accelerator.on(torch.device(device)) is not None for device in devices)
+    if on_gpu and options.alpha >= 1:
         reduced = (
-            "means in float64; Gram matrices of tokens, DiME's and LiDAR's eigenvalues and those of folds left out in float32; "
-            "other spectra in float64"
+            "means in float64; Gram matrices of tokens, DiME's and LiDAR's eigenvalues and those of "
+            "folds left out in float32; other spectra in float64"
         )
     return f"states as the model gives them; {reduced}; pooled vectors in float32"
 
@@ -219,9 +219,7 @@ class Job(ProfileTask):
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
         solvers_used(self.metrics_device)  # those of earlier runs are none of this one's
-        gpu = faster.on(self.model.device) if self.recipe is None else None
-        if gpu is not None:
-            gpu.compile_for_profile(self)
+        gpu = accelerator.on(self.model.device) if self.recipe is None else None
         size = shard_size or self._shard_size()
         if self.recipe is None:
             self.model.find_shortcuts()
@@ -250,11 +248,11 @@ class Job(ProfileTask):
             metrics, self.config.options, plan, shards, read_numbers, self.model.width
         )
         bar.begin("metrics|sites", len(self.sites))
-        faster_metrics = faster.on(self.metrics_device)
-        if faster_metrics is None:
+        gpu = accelerator.on(self.metrics_device)
+        if gpu is None:
             values = measure_sites(estimator, len(self.sites))
         else:
-            values = faster_metrics.measure_sites(estimator, len(self.sites), self.metrics_device)
+            values = gpu.measure_sites(estimator, len(self.sites), self.metrics_device)
         measured = make_table(estimator, self.sites, values, bar.advance)
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
         run = Profile(

@@ -143,7 +143,7 @@ class SiteEstimator:
 
     @property
     def numbers(self) -> Numbers:
-        """What was measured on single prompts."""
+        """The numbers that were measured on single prompts."""
         if self._numbers is None:
             self._numbers = self._read_numbers()
         return self._numbers

@@ -2,12 +2,11 @@
 are computed."""
 
 from layerscope.spectra.execution import full_precision, map_concurrently, to_device
-from layerscope.spectra.solve import eigvalsh, joined, solvers_used, usable_solvers
+from layerscope.spectra.solve import eigvalsh, solvers_used, usable_solvers
 
 __all__ = [
     "eigvalsh",
     "full_precision",
-    "joined",
     "map_concurrently",
     "solvers_used",
     "to_device",

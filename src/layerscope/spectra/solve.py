@@ -1,19 +1,16 @@
 """Choose a solver for a batch of symmetric matrices.
 
 On the CPU, LAPACK threads inside one small matrix slow each other down: a batch is split over
-workers that use one thread each (2 x faster at n = 128 on two cores). On CUDA: the solvers of
-the extra `gpu` where it is installed, else torch's own call; a run's manifest names the solver.
+workers that use one thread each (2 x faster at n = 128 on two cores). On a GPU: the solvers of an
+accelerator where one is installed, else torch's own call; a run's manifest names the solver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
-from layerscope.spectra import faster
+from layerscope import accelerator
 from layerscope.spectra.execution import map_concurrently
 
 # Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer
@@ -26,7 +23,7 @@ def solvers_used(device: torch.device | str = "cpu") -> str:
     """The solvers that `eigvalsh` has used on a device since this was last asked, for a run's
     manifest. It compiles nothing."""
     where = torch.device(device)
-    gpu = faster.on(where)
+    gpu = accelerator.on(where)
     return _without_package(where) if gpu is None else gpu.solvers_used(_index_of(where))
 
 
@@ -34,7 +31,7 @@ def usable_solvers(device: torch.device | str = "cpu") -> str:
     """The solvers that work on a device. All of them are tried, which takes seconds where a kernel
     has not been compiled yet."""
     where = torch.device(device)
-    gpu = faster.on(where) if torch.cuda.is_available() else None
+    gpu = accelerator.on(where) if torch.cuda.is_available() else None
     return _without_package(where) if gpu is None else gpu.usable_solvers(_index_of(where))
 
 
@@ -63,7 +60,7 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     ):  # no eigen-solver there: the small matrices go to the CPU and back
         return eigvalsh(matrices.cpu()).to(matrices.device)
     flat = matrices.reshape(-1, n, n)
-    gpu = faster.on(matrices.device)
+    gpu = accelerator.on(matrices.device)
     if gpu is not None:
         solved: Tensor = gpu.eigvalsh(flat, overwrite)
         return solved.reshape(matrices.shape[:-1])
@@ -73,38 +70,6 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     parts = flat.chunk(min(workers, len(flat)))
     return torch.cat(list(map_concurrently("eigenvalues", _solve_single_threaded, parts))).reshape(
         matrices.shape[:-1]
-    )
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """`torch.cat` along the first dimension; parts that lie in memory one after the other are
-    joined as they are.
-
-    On a GPU others go through plain copies (cat's kernel is far below memory speed).
-    """
-    if len(parts) == 1:
-        return parts[0]
-    if all(_follows(part, after) for part, after in pairwise(parts)):
-        return parts[0].as_strided(
-            (sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].stride()
-        )
-    if not parts[0].is_cuda:
-        return torch.cat(list(parts))
-    out = parts[0].new_empty(sum(len(part) for part in parts), *parts[0].shape[1:])
-    for target, part in zip(out.split([len(part) for part in parts]), parts, strict=True):
-        target.copy_(part)
-    return out
-
-
-def _follows(part: Tensor, after: Tensor) -> bool:
-    """Whether one tensor begins where the other ends, in the same memory."""
-    return (
-        part.is_contiguous()
-        and after.is_contiguous()
-        and part.dtype == after.dtype
-        and part.shape[1:] == after.shape[1:]
-        and part.untyped_storage().data_ptr() == after.untyped_storage().data_ptr()
-        and part.storage_offset() + part.numel() == after.storage_offset()
     )
 
 

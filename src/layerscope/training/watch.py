@@ -17,7 +17,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
+from layerscope.capture import FINAL_NORMS, expand_sites
+from layerscope.capture.reduce import reducer_on
 from layerscope.core.conventions import Reading
 from layerscope.errors import (
     InvalidValueError,
@@ -186,7 +187,9 @@ class LayerWatch:
         self.prompts = read_held_out(self.model, texts, max_length)
         self.metrics = choose_metrics(metrics, self.options)
         chosen = expand_sites(sites, anatomy)
-        self.reducer = Reducer.of(anatomy, chosen, final_norm, self.options, self.metrics)
+        self.reducer = reducer_on(self.model.device).of(
+            anatomy, chosen, final_norm, self.options, self.metrics
+        )
         self.conventions = {
             "layerscope": VERSION,
             "torch": torch.__version__,

@@ -6,18 +6,8 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
-from layerscope.metrics.entropy import spectrum_entropy
-from layerscope.metrics.tokens import measures
-from layerscope.metrics.tokens.measures import (
-    curvatures,
-    prepare_tokens,
-    prompt_entropies,
-    solve_tokens,
-)
-from layerscope.metrics.tokens.norms import Sink, find_sink, sum_in_groups, without_token
-from layerscope.spectra import faster
-from layerscope_gpu import eigenvalues
-from layerscope_gpu.solvers import tridiagonal
+from layerscope.metrics.tokens.measures import curvatures, prompt_entropies
+from layerscope.metrics.tokens.norms import Sink, find_sink, without_token
 from tests.metrics import reference as ref
 from tests.metrics.support import measure_tokens, pad, tensor
 
@@ -215,64 +205,3 @@ def test_equal_tokens_have_no_direction_in_float32_either():
     assert out.entropy["keep"].isnan().all()
     assert out.curvature["keep"].isnan().all()
     assert out.flat.tolist() == [3, 3]
-
-
-@pytest.mark.parametrize("tokens", [1, 15, 16, 17, 64, 100])
-def test_sums_in_groups(tokens):
-    states = torch.randn(3, tokens, 6).to(torch.bfloat16)
-    states[:, 0] *= 1000
-    torch.testing.assert_close(
-        sum_in_groups(states), states.double().sum(1), rtol=1e-6, atol=1e-3 * 2**-10
-    )
-
-
-def test_solving_sites_together_changes_nothing():
-    states = [torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(i)) for i in range(3)]
-    prepared = [prepare_tokens(x, None, find_sink(x).position, Options()) for x in states]
-    for x, entropies in zip(states, solve_tokens(prepared, Options()), strict=True):
-        alone = measure_tokens(x, None, find_sink(x), Options())
-        for name in ("keep", "drop"):
-            torch.testing.assert_close(entropies[name], alone.entropy[name], rtol=0, atol=1e-12)
-
-
-def test_which_kernel_an_entropy_waits_for(monkeypatch):
-    there = torch.device("cuda", 0)
-    monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232_448)
-    monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: 232_448)
-    approximate = Options(entropy="approximate")
-    for n, options, name in (
-        (128, Options(), "small_eigenvalues("),
-        (128, approximate, "small_eigenvalues("),  # the approximation is for long prompts
-        (512, Options(), "to_band("),
-        (512, approximate, "narrow("),
-        (1200, Options(), "tridiagonal("),
-    ):
-        assert name in str(measures.entropy_kernel(n, options, there)), (n, name)
-    assert measures.entropy_kernel(128, Options(alpha=2.0), there) is None  # without eigenvalues
-    assert measures.entropy_kernel(10**5, Options(), there) is None  # too large for our own kernels
-    monkeypatch.setattr(faster, "on", lambda device: None)
-    assert measures.entropy_kernel(128, Options(), there) is None  # layerscope-gpu is not installed
-
-
-def test_determinants_are_asked_for_where_they_give_the_entropy(monkeypatch):
-    class Package:
-        def exact_entropy(self, matrices: torch.Tensor, overwrite: bool) -> torch.Tensor | None:
-            assert overwrite
-            return None if len(matrices) < 3 else matrices.new_zeros(len(matrices)).double()
-
-        def eigvalsh(self, matrices: torch.Tensor, overwrite: bool) -> torch.Tensor:
-            return torch.linalg.eigvalsh(matrices)
-
-    x = torch.randn(4, 5, 9, generator=torch.Generator().manual_seed(3)).double()
-    gram = x @ x.mT
-    monkeypatch.setattr(faster, "on", lambda device: Package())
-    assert (measures.token_entropy(gram.clone(), Options()) == 0).all()
-    want = spectrum_entropy(torch.linalg.eigvalsh(gram))
-    torch.testing.assert_close(
-        measures.token_entropy(gram[:2].clone(), Options()), want[:2]
-    )  # it could not be used
-    for options in (
-        Options(alpha=3.0),
-        Options(clamp_gram=True),
-    ):  # other orders; entries cut off make eigenvalues negative
-        assert (measures.token_entropy(gram.clone(), options) > 0).all()

@@ -6,8 +6,12 @@ used, and says where it cannot be used. Imports only torch, numpy and the standa
 encodes, prepares and scores for layerscope imports layerscope when it is called.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
+
+from torch import nn
 
 from layerscope_gpu import (
     ahead,
@@ -30,7 +34,7 @@ from layerscope_gpu.eigenvalues import (
 )
 from layerscope_gpu.entropy import approximate_entropy
 
-INTERFACE = 6
+INTERFACE = 7
 """Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses
 another than its own."""
 
@@ -47,12 +51,13 @@ __all__ = [
     "entropy_source",
     "exact_entropy",
     "factors",
+    "fast_passes",
+    "find_shortcuts",
     "kernel_source",
     "measure_sites",
     "passes",
     "precision",
-    "prepare_gram",
-    "prepare_site",
+    "reducer",
     "resolvents",
     "solvers_used",
     "tokens",
@@ -60,10 +65,27 @@ __all__ = [
     "whitening",
 ]
 
+
+def fast_passes(module: nn.Module) -> AbstractContextManager[None]:
+    """Run the passes of a module on a GPU by the kernels wherever those give the same bits."""
+    return passes.fast_passes(module)
+
+
+def find_shortcuts(module: nn.Module, work: Callable[[], Any]) -> None:
+    """Find out, once, which steps of a module may be done in fewer. `work` is a small pass, and
+    must give the same bits."""
+    passes.find_shortcuts(module, work)
+
+
+def reducer() -> type[Any]:
+    """Return layerscope's reducer for a GPU."""
+    reducing = import_module("layerscope_gpu.reducing")
+    return reducing.DeviceReducer
+
+
 _OF_LAYERSCOPE = {
     "encoding": ("compile_for_profile", "encode_in_memory", "encode_shards"),
     "measuring": ("measure_sites",),
-    "preparing": ("prepare_gram", "prepare_site"),
 }
 
 

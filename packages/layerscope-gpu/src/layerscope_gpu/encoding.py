@@ -17,7 +17,6 @@ from torch import Tensor
 
 from layerscope.capture import Batch
 from layerscope.forward import Plan, join_plan, read_rows, rows_by_number, shards_by_length
-from layerscope.metrics.tokens.measures import entropy_kernel
 from layerscope.metrics.vectors import FOLDS
 from layerscope.models import ItemReader, Part, Row, ViewInputs, ViewSettings
 from layerscope.profiling.encode import MemoryStore, ProfileTask, residual_error, start_bar
@@ -26,6 +25,7 @@ from layerscope.progress import Progress
 from layerscope.store import Shard, ShardStore
 from layerscope_gpu import ahead, factors
 from layerscope_gpu.eigenvalues import kernel_source
+from layerscope_gpu.token_measures import entropy_kernel
 from layerscope_gpu.transfers import Sent
 
 MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
@@ -55,6 +55,7 @@ def encode_shards(
 ) -> int:
     """Encode shards for a store on the disk, which is written while the next is computed; returns
     how many views were empty."""
+    compile_for_profile(task)
     with ExitStack() as stack:
         reducer = stack.enter_context(make_reducer(task.model, task.sites, task.config))
         shards = [plan.shards[i] for i in missing]
@@ -77,6 +78,7 @@ def encode_in_memory(
     still looked at."""
     model, config, reader = task.model, task.config, task.reader
     facts: dict[str, Any] = {"resumed_prompts": 0, "residual_error": None, "empty_views": 0}
+    compile_for_profile(task)
     with ExitStack() as stack:
         stack.callback(reader.stop_views)
         inside = any(site.part for site in task.sites)

@@ -6,41 +6,34 @@ column, re-centering is subtracting row means of G, and inner products of differ
 four entries. So one product and one batched eigen-solve serve all four.
 
 Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are
-used. On a GPU with the extra `gpu` these are two D×D products each: a kernel prepares the rows with
-the sink token kept and dropped, and their T×T Gram matrices are never formed.
+used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
-from layerscope.metrics.tokens.norms import (
-    TokenFacts,
-    full_mask,
-    token_norms,
-    token_sum,
-    without_token,
-)
-from layerscope.spectra import faster, full_precision, joined
+from layerscope.metrics.tokens.norms import full_mask, token_norms, token_sum, without_token
 
-__all__ = ["PreparedTokens", "Space", "centered_gram", "entropy_kernel", "prepare_tokens"]
+__all__ = [
+    "PreparedTokens",
+    "center_tokens",
+    "measures_of_gram",
+    "prepare_tokens",
+    "token_masks",
+]
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
 # Units of rounding in a Gram matrix's entries: what is smaller than that many is noise.
 _PRODUCT_UNITS = 45
-# The approximate entropy is for long prompts: shorter ones are solved as fast.
-_FEWEST_APPROXIMATED = 256
-
-
-Space = Callable[[Tensor], Tensor]  # memory for one more batch of matrices like the given one
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ class PreparedTokens:
 def prompt_entropies(
     states: Tensor, mask: Tensor | None = None, options: Options | None = None
 ) -> Tensor:
-    """S_α of each prompt's token states (B, T, D) under `options.rows`, in float64; NaN where
+    """Return S_α of each prompt's token states (B, T, D) under `options.rows`, in float64; NaN where
     undefined."""
     options = options or Options()
     check_rows(options.rows)
@@ -70,7 +63,7 @@ def curvatures(
     absolute: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
-    """Mean angle between successive differences of each prompt's states (B, T, D), and the terms
+    """Return the mean angle between successive differences of each prompt's states (B, T, D), and the terms
     left out.
 
     NaN where no angle exists (fewer than three tokens, or all differences zero). The cosine is
@@ -95,139 +88,119 @@ def prepare_tokens(
     curvature: bool = True,
     dtype: torch.dtype = torch.float64,
     total: Tensor | None = None,
-    space: Space | None = None,
 ) -> PreparedTokens:
-    """Entropy and curvature of each prompt, with the sink token kept and (where its position `sink`
-    is given) dropped.
+    """Return entropy and curvature of each prompt, with the sink token kept and (where its position
+    `sink` is given) dropped; all but the eigenvalues.
 
-    All but the eigenvalues, which are cheaper for many sites at once (`solve_tokens`). `mask=None`
-    says that no token is padding, which saves a pass over the states. `dtype` is what Gram matrices
-    are formed in. `total` is the states' `token_sum` without padding, for those who have it
-    already. `space` is where matrices go.
+    `mask=None` says that no token is padding, which saves a pass over the states. `dtype` is what
+    Gram matrices are formed in. `total` is the states' `token_sum` without padding, for those who
+    have it already.
     """
     check_rows(options.rows)
-    real = full_mask(states) if mask is None else mask
-    masks = {"keep": real}
-    if sink is not None:
-        masks["drop"] = without_token(real, sink)
-    if states.shape[1] > states.shape[2]:
+    masks = token_masks(states, mask, sink)
+    direct = states.shape[1] > states.shape[2]
+    matrices = {}
+    if entropy and (direct or options.rows in ("raw", "unit")):
+        matrices = {
+            name: _entropy_matrix(states, tokens, options, dtype) for name, tokens in masks.items()
+        }
+    if direct:
         bends = {
             name: curvatures(states, tokens, options.curvature_absolute, dtype)
             for name, tokens in masks.items()
             if curvature
         }
-        matrices = {
-            name: _entropy_matrix(states, tokens, options, dtype)
-            for name, tokens in masks.items()
-            if entropy
-        }
-        return _prepared(matrices, bends, real)
+        return _prepared(matrices, bends, masks["keep"])
+    centered, norms = center_tokens(states, mask, sink, total, dtype)
+    gram = centered @ centered.mT
+    found = measures_of_gram(
+        gram,
+        norms,
+        states.dtype,
+        mask,
+        masks,
+        options,
+        entropy=entropy and not matrices,
+        curvature=curvature,
+    )
+    return replace(found, matrices=matrices) if matrices else found
+
+
+def token_masks(states: Tensor, mask: Tensor | None, sink: Tensor | None) -> dict[str, Tensor]:
+    """Return the masks of the tokens with the sink kept and, if its position is given, dropped."""
+    masks = {"keep": full_mask(states) if mask is None else mask}
+    if sink is not None:
+        masks["drop"] = without_token(masks["keep"], sink)
+    return masks
+
+
+def center_tokens(
+    states: Tensor,
+    mask: Tensor | None,
+    sink: Tensor | None,
+    total: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Return the states minus the mean of all tokens but the largest, padding zero, and the norms
+    of the states (B, T).
+
+    One token a thousand times larger would cost the others their digits in the Gram matrix.
+    """
+    real = full_mask(states) if mask is None else mask
     if mask is not None:
         states = torch.where(real.unsqueeze(-1), states, 0)
-    lengths, norms = real.sum(-1), token_norms(states)
-    # Centered on the mean without the largest token: one a thousand times larger would cost the
-    # others their digits in G.
+    norms = token_norms(states)
     rest = _sum_without(states, norms.argmax(-1) if sink is None else sink, total)
-    mean = rest / (lengths - 1).clamp(min=1).unsqueeze(-1)
+    mean = rest / (real.sum(-1) - 1).clamp(min=1).unsqueeze(-1)
     centered = (states - mean.to(dtype).unsqueeze(1)).to(dtype)
-    if mask is not None:
-        centered = centered * real.unsqueeze(-1)
-    gram = centered_gram(centered, states.dtype)
-    gpu = faster.on(gram.device)
-    if gpu is not None and sink is not None and dtype == torch.float32:
-        facts = TokenFacts(norms, mask, sink, states.dtype)
-        made: PreparedTokens | None = gpu.prepare_gram(
-            gram, facts, options, entropy=entropy, curvature=curvature, space=space
-        )
-        if made is not None:
-            return made
-    matrices, bends = {}, {}
+    return (centered if mask is None else centered * real.unsqueeze(-1)), norms
+
+
+def measures_of_gram(
+    gram: Tensor,
+    norms: Tensor,
+    stored_as: torch.dtype,
+    mask: Tensor | None,
+    masks: Mapping[str, Tensor],
+    options: Options,
+    *,
+    entropy: bool,
+    curvature: bool,
+) -> PreparedTokens:
+    """Return `prepare_tokens` from the Gram matrices of centered states."""
+    matrices = {}
+    bends = {}
     for name, tokens in masks.items():
+        is_whole = name == "keep" and mask is None
         if curvature:
-            index = None if name == "keep" and mask is None else _kept_first(tokens)
+            index = None if is_whole else _kept_first(tokens)
             bends[name] = _gram_curvature(gram, tokens, norms, index, options.curvature_absolute)
         if entropy:
-            if options.rows in ("raw", "unit"):  # these need the mean put back: take the direct way
-                matrices[name] = _entropy_matrix(states, tokens, options, dtype)
-            else:
-                some = None if name == "keep" and mask is None else tokens
-                out = None if space is None else space(gram)
-                matrices[name] = _prepared_gram(
-                    gram, some, norms, options, states.dtype, name == "keep", out
-                )
-    return _prepared(matrices, bends, real)
+            kept = None if is_whole else tokens
+            matrices[name] = _prepared_gram(gram, kept, norms, options, stored_as, name == "keep")
+    return _prepared(matrices, bends, masks["keep"])
 
 
 def _prepared(
     matrices: dict[str, Tensor], bends: dict[str, tuple[Tensor, Tensor]], real: Tensor
 ) -> PreparedTokens:
-    """From matrices, and curvatures with the terms left out, by sink; none of them if curvature was
-    not asked for."""
+    """Return the measures from matrices, and curvatures with the terms left out, by sink."""
     flat = (
         bends["keep"][1] if bends else torch.zeros(len(real), dtype=torch.long, device=real.device)
     )
     return PreparedTokens(matrices, {name: bend for name, (bend, _) in bends.items()}, flat)
 
 
-def centered_gram(centered: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-    """X Xᵀ of centered states (B, T, D) that were stored as `dtype`, in the memory of `out` if
-    given.
-
-    Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves a mean
-    entropy by 1e-5, a single prompt's by 1e-4 where few directions hold most of it.
-    """
-    with full_precision(dtype not in (torch.bfloat16, torch.float16)):
-        return torch.bmm(centered, centered.mT, out=out)
-
-
-def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[dict[str, Tensor]]:
-    """The entropies by sink of several sites' tokens, all of whose matrices go to the solver
-    together."""
-    every = [matrix for site in prepared for matrix in site.matrices.values()]
-    if not every:
-        return [{} for _ in prepared]
-    values = iter(token_entropy(joined(every), options).split([len(matrix) for matrix in every]))
-    return [{name: next(values) for name in site.matrices} for site in prepared]
-
-
-def token_entropy(matrices: Tensor, options: Options) -> Tensor:
-    """S_α of prompts' Gram matrices (B, n, n), which may be overwritten; exact, or approximate
-    where the options say so."""
-    gpu = faster.on(matrices.device)
-    if gpu is not None and _is_approximated(matrices.shape[-1], options):
-        return gpu.approximate_entropy(matrices)
-    found = (
-        gpu.exact_entropy(matrices, overwrite=True)
-        if gpu is not None and _needs_no_spectrum(options)
-        else None
-    )
-    return gram_entropy(matrices, options.alpha, overwrite=True) if found is None else found
-
-
-def _needs_no_spectrum(options: Options) -> bool:
-    """Whether determinants give the entropy: at α = 1, where no eigenvalue is negative."""
-    return options.alpha == 1 and not options.clamp_gram
-
-
-def _is_approximated(n: int, options: Options) -> bool:
-    return options.entropy == "approximate" and options.alpha == 1 and n >= _FEWEST_APPROXIMATED
-
-
-def entropy_kernel(n: int, options: Options, device: torch.device) -> str | None:
-    """The source of the kernel that `token_entropy` uses for float32 matrices of n rows on a
-    device, if it uses one."""
-    gpu = faster.on(device)
-    if gpu is None or (options.alpha == 2 and not _is_approximated(n, options)):
-        return None
-    if _is_approximated(n, options):
-        return gpu.chebyshev.SOURCE
-    return (gpu.entropy_source if _needs_no_spectrum(options) else gpu.kernel_source)(
-        n, device.index or 0
-    )
+def token_entropies(prepared: PreparedTokens, options: Options) -> dict[str, Tensor]:
+    """Return the entropies by sink, in float64; the matrices are destroyed."""
+    return {
+        name: gram_entropy(matrices, options.alpha, overwrite=True)
+        for name, matrices in prepared.matrices.items()
+    }
 
 
 def _sum_without(states: Tensor, position: Tensor, total: Tensor | None) -> Tensor:
-    """The sum of each prompt's states (B, D) but one, float64."""
+    """Return the sum of each prompt's states (B, D) but one, float64."""
     if (
         states.dtype == torch.float64
     ):  # nothing has more digits: leave it out rather than take it away again
@@ -241,7 +214,7 @@ def _rows_at(position: Tensor, states: Tensor) -> Tensor:
 
 
 def _kept_first(mask: Tensor) -> Tensor:
-    """Indices that bring the kept tokens of each prompt to the front, in their order."""
+    """Return indices that bring the kept tokens of each prompt to the front, in their order."""
     return (~mask).to(torch.uint8).sort(dim=-1, stable=True).indices
 
 
@@ -257,9 +230,8 @@ def _prepared_gram(
     options: Options,
     dtype: torch.dtype,
     recenter: bool,
-    out: Tensor | None,
 ) -> Tensor:
-    """Gram matrix of the masked rows, re-centered among themselves and, if asked, scaled to length
+    """Return the Gram matrix of the masked rows, re-centered among themselves and, if asked, scaled to length
     1; other rows are zero.
 
     Rows of padding are zero in `gram` already; a row of zeros adds an eigenvalue of zero and
@@ -285,12 +257,11 @@ def _prepared_gram(
     )
     centered = gram if shift is None else (gram - shift.unsqueeze(-1)).sub_(shift.unsqueeze(-2))
     prepared = (centered * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
-    prepared = prepared if out is None else out.copy_(prepared)
     return prepared.clamp_(min=0) if options.clamp_gram else prepared
 
 
 def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch.dtype) -> Tensor:
-    """The smaller Gram side of each prompt's prepared rows; padding rows are zero and change
+    """Return the smaller Gram side of each prompt's prepared rows; padding rows are zero and change
     nothing."""
     m = mask.unsqueeze(-1)
     x = torch.where(m, states.to(dtype), 0.0)
@@ -305,15 +276,14 @@ def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch
         floor = zero_row_floor(norms, states.dtype)
         norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     x = torch.where(norms > floor, x / norms if rows.endswith("unit") else x, 0.0)
-    with full_precision():
-        gram = x @ x.mT if x.shape[1] <= x.shape[2] else x.mT @ x
+    gram = x @ x.mT if x.shape[1] <= x.shape[2] else x.mT @ x
     return gram.clamp(min=0) if options.clamp_gram else gram
 
 
 def _gram_curvature(
     gram: Tensor, mask: Tensor, norms: Tensor, index: Tensor | None, absolute: bool
 ) -> tuple[Tensor, Tensor]:
-    """Curvature from a Gram matrix (any common shift of the rows cancels); `index` brings the kept
+    """Return the curvature from a Gram matrix (any common shift of the rows cancels); `index` brings the kept
     rows to the front."""
     n = gram.shape[-1]
     if index is None:
@@ -337,7 +307,7 @@ def _gram_curvature(
 def _mean_angle(
     squares: Tensor, dots: Tensor, noise: Tensor, mask: Tensor, absolute: bool
 ) -> tuple[Tensor, Tensor]:
-    """The mean angle of packed differences, float64, and the terms left out; `noise` is each
+    """Return the mean angle of packed differences, float64, and the terms left out; `noise` is each
     state's share of a zero ‖v‖²."""
     moving = squares > noise[:, 1:] + noise[:, :-1]
     present = mask[:, 1:-1] & mask[:, 2:]  # packed: the third token is there, so all three are

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from layerscope.spectra import faster
-
-__all__ = ["TokenFacts", "find_sink", "largest_token", "token_norms"]
+__all__ = [
+    "find_sink",
+    "full_mask",
+    "largest_token",
+    "sink_ratio",
+    "token_norms",
+    "token_sum",
+    "without_token",
+]
 
 
 @dataclass(frozen=True)
@@ -23,44 +28,31 @@ class Sink:
     ratio: Tensor
 
 
-class TokenFacts(NamedTuple):
-    """What goes with the centered rows of some prompts.
-
-    `norms` of their states (B, T), float64; `mask`: which tokens are real (B, T), None where all
-    are; `sink`: each prompt's largest token (B,); `dtype`: what the states were stored as.
-    """
-
-    norms: Tensor
-    mask: Tensor | None
-    sink: Tensor
-    dtype: torch.dtype
-
-
 def full_mask(states: Tensor) -> Tensor:
-    """A mask that says every token is real."""
+    """Return a mask that says every token is real."""
     return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
 
 
 def find_sink(states: Tensor, mask: Tensor | None = None) -> Sink:
-    """The largest token of each prompt in states (B, T, D); the first one if several are equal."""
+    """Return the largest token of each prompt in states (B, T, D); the first one if several are equal."""
     norms = token_norms(states)
     position = largest_token(norms, mask)
     return Sink(position, sink_ratio(norms, position, mask))
 
 
 def token_norms(states: Tensor) -> Tensor:
-    """Token norms (B, T), float64; half-precision states are summed in float32."""
+    """Return token norms (B, T), float64; half-precision states are summed in float32."""
     kind = torch.float64 if states.dtype == torch.float64 else torch.float32
     return torch.linalg.vector_norm(states, dim=-1, dtype=kind).double()
 
 
 def largest_token(norms: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Where the largest of each prompt's token norms (..., T) is."""
+    """Return the position of the largest of each prompt's token norms (..., T)."""
     return (norms if mask is None else norms.masked_fill(~mask, -1.0)).argmax(-1)
 
 
 def sink_ratio(norms: Tensor, position: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The norm at `position` over the median norm of each prompt; norms (..., T), NaN where the
+    """Return the norm at `position` over the median norm of each prompt; norms (..., T), NaN where the
     median is zero."""
     mask = torch.ones_like(norms, dtype=torch.bool) if mask is None else mask.expand_as(norms)
     lengths = mask.sum(-1)
@@ -75,34 +67,18 @@ def sink_ratio(norms: Tensor, position: Tensor, mask: Tensor | None = None) -> T
 
 
 def without_token(mask: Tensor, position: Tensor) -> Tensor:
-    """The mask with one token of each prompt taken out."""
+    """Return the mask with one token of each prompt taken out."""
     return mask.scatter(-1, position.unsqueeze(-1), False)
 
 
 def token_sum(states: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The sum of each prompt's real states (B, D), float64.
+    """Return the sum of each prompt's real states (B, D), float64.
 
-    On a GPU float64 copies of all states would cost more than the sum: half-precision states, 16 of
-    which float32 adds up with hardly a digit lost, are added in groups first. On a CPU a product
-    with ones is five times as fast as a sum over that dimension.
+    On a CPU a product with ones is five times as fast as a sum over that dimension.
     """
-    gpu = faster.on(states.device)
-    summed: Tensor | None = None if gpu is None else gpu.tokens.token_sums(states, mask)
-    if summed is not None:
-        return summed
     if mask is not None:
         states = torch.where(mask.unsqueeze(-1), states, 0)
-    if states.is_cuda and states.dtype in (torch.bfloat16, torch.float16):
-        return sum_in_groups(states)
-    if states.device.type == "cpu":
-        ones = torch.ones(1, 1, states.shape[1], dtype=torch.float64).expand(len(states), 1, -1)
-        return torch.bmm(ones, states.double()).squeeze(1)
-    return states.sum(1, dtype=torch.float64)
-
-
-def sum_in_groups(states: Tensor, size: int = 16) -> Tensor:
-    """Sums over tokens (B, D), float64: groups of tokens in float32, then the groups."""
-    whole = states.shape[1] // size * size
-    rest = states[:, whole:].sum(1, dtype=torch.float32).double()
-    groups = states[:, :whole].unflatten(1, (-1, size)).sum(2, dtype=torch.float32)
-    return groups.sum(1, dtype=torch.float64) + rest
+    if states.device.type != "cpu":
+        return states.sum(1, dtype=torch.float64)
+    ones = torch.ones(1, 1, states.shape[1], dtype=torch.float64).expand(len(states), 1, -1)
+    return torch.bmm(ones, states.double()).squeeze(1)

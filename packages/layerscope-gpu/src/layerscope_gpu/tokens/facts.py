@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-TokenFacts = tuple[Tensor, Tensor | None, Tensor, torch.dtype]
-"""What goes with the centered rows of some prompts: norms of their states (B, T), float64; which
-tokens are real (B, T), None where all are; each prompt's largest token (B,), called the sink; and
-what the states were stored as."""
+
+class TokenFacts(NamedTuple):
+    """What goes with the centered rows of some prompts.
+
+    `norms` of their states (B, T), float64; `mask`: which tokens are real (B, T), None where all
+    are; `sink`: each prompt's largest token (B,); `dtype`: what the states were stored as.
+    """
+
+    norms: Tensor
+    mask: Tensor | None
+    sink: Tensor
+    dtype: torch.dtype
 
 
 def far_token(device: torch.device) -> tuple[Tensor, TokenFacts]:
@@ -22,4 +32,4 @@ def far_token(device: torch.device) -> tuple[Tensor, TokenFacts]:
     )
     rows = rows - rows[:4].mean(0)
     norms = torch.linalg.vector_norm(rows, dim=-1).double().unsqueeze(0)
-    return rows, (norms, None, torch.tensor([4], device=device), torch.float32)
+    return rows, TokenFacts(norms, None, torch.tensor([4], device=device), torch.float32)

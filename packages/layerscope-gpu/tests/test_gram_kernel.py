@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kernels import needs_emulator, use_kernels
 
 from layerscope.metrics import Options
-from layerscope.metrics.tokens.measures import prepare_tokens
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope_gpu.emulator import launch
+from layerscope_gpu.token_measures import prepare_tokens
 from layerscope_gpu.tokens import gram as gram_kernel
-from tests.kernels import needs_emulator, use_kernels
 
 pytestmark = needs_emulator
 

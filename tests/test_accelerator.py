@@ -10,17 +10,18 @@ import pytest
 import torch
 
 import layerscope_gpu
+from layerscope import accelerator
 from layerscope.errors import LayerscopeError
-from layerscope.spectra import eigvalsh, faster, solve, solvers_used, usable_solvers
+from layerscope.spectra import eigvalsh, solve, solvers_used, usable_solvers
 
 THERE = torch.device("cuda", 0)
 
 
 @pytest.fixture(autouse=True)
 def forget():
-    faster.installed.cache_clear()
+    accelerator.installed.cache_clear()
     yield
-    faster.installed.cache_clear()
+    accelerator.installed.cache_clear()
 
 
 @pytest.fixture
@@ -29,9 +30,9 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_asked_for_on_a_gpu_alone() -> None:
-    assert faster.on(THERE) is layerscope_gpu
+    assert accelerator.on(THERE) is layerscope_gpu
     for other in ("cpu", "mps", "meta"):
-        assert faster.on(torch.device(other)) is None
+        assert accelerator.on(torch.device(other)) is None
 
 
 @pytest.mark.usefixtures("not_installed")
@@ -42,10 +43,10 @@ def test_without_it_torch_takes_its_place_which_is_said_once(
         UserWarning,
         match=r"layerscope-gpu is not installed: .*50 to 300 times slower.* pip install",
     ):
-        assert faster.on(THERE) is None
+        assert accelerator.on(THERE) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert faster.on(THERE) is None
+        assert accelerator.on(THERE) is None
         assert solvers_used("cuda") == usable_solvers("cuda") == "torch.linalg.eigvalsh on cuda"
     matrices = torch.diag(torch.tensor([3.0, 1.0])).repeat(5, 1, 1)
     used: list[int] = []
@@ -60,7 +61,7 @@ def test_without_it_torch_takes_its_place_which_is_said_once(
 
 
 @pytest.mark.parametrize(
-    ("offered", "old"), [(None, "layerscope-gpu"), (faster.INTERFACE + 1, "layerscope")]
+    ("offered", "old"), [(None, "layerscope-gpu"), (accelerator.INTERFACE + 1, "layerscope")]
 )
 def test_another_interface_is_refused_with_the_line_that_upgrades(
     offered, old, monkeypatch: pytest.MonkeyPatch
@@ -70,7 +71,7 @@ def test_another_interface_is_refused_with_the_line_that_upgrades(
     else:
         monkeypatch.setattr(layerscope_gpu, "INTERFACE", offered)
     with pytest.raises(LayerscopeError, match=rf"{old} is too old\. pip install -U .*{old}"):
-        faster.on(THERE)
+        accelerator.on(THERE)
 
 
 def test_with_it_its_solvers_are_used_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,22 +8,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-import layerscope_gpu
-from layerscope.metrics import Options
-from layerscope.metrics.tokens import measures
-from layerscope.metrics.tokens.measures import (
-    PreparedTokens,
-    prepare_tokens,
-    token_entropy,
-)
-from layerscope.metrics.tokens.norms import TokenFacts
-from layerscope_gpu import UnusableError, precision, preparing
-from layerscope_gpu.preparing import prepare_long
-from layerscope_gpu.tokens import rows as kernel
 from tests.kernels import needs_emulator, use_kernels
 from tests.metrics import reference
+from torch import Tensor
+
+from layerscope.metrics import Options
+from layerscope.metrics.tokens.measures import PreparedTokens, prepare_tokens
+from layerscope_gpu import UnusableError, precision, preparing, token_measures
+from layerscope_gpu.preparing import prepare_long
+from layerscope_gpu.token_measures import token_entropy
+from layerscope_gpu.tokens import rows as kernel
+from layerscope_gpu.tokens.facts import TokenFacts
 
 pytestmark = needs_emulator
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -251,16 +246,11 @@ def test_what_rows_are_multiplied_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_entropies_of_long_prompts_are_approximated_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measures, "_FEWEST_APPROXIMATED", 60)
-    wanted = Options(entropy="approximate")
-    for gpu, tokens, exact in (
-        (None, 70, True),
-        (layerscope_gpu, 50, True),
-        (layerscope_gpu, 70, False),
-    ):
-        monkeypatch.setattr(measures.faster, "on", lambda device, gpu=gpu: gpu)
+    monkeypatch.setattr(token_measures, "_FEWEST_APPROXIMATED", 60)
+    approximate = Options(entropy="approximate")
+    for tokens, exact in ((50, True), (70, False)):
         x = torch.randn(2, tokens, 120, generator=torch.Generator().manual_seed(tokens))
-        known, found = (token_entropy(x @ x.mT, options) for options in (Options(), wanted))
+        known, found = (token_entropy(x @ x.mT, options) for options in (Options(), approximate))
         assert torch.equal(found, known) == exact
         torch.testing.assert_close(found, known, rtol=0, atol=1e-3)
 
