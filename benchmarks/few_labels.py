@@ -25,13 +25,13 @@ import pandas as pd
 from common import make_parser, read_rows
 
 from layerscope.capture import Site, expand_sites
+from layerscope.choose.labels.measures import Contributions, LabelMeasure, make_measure
+from layerscope.choose.labels.read import Labeled, build
+from layerscope.choose.labels.scores import assemble, decide_by_labels, stands_for
+from layerscope.choose.labels.source import encode_texts, prepare
 from layerscope.core.readout import Readout, all_readouts
 from layerscope.models import load
 from layerscope.progress import progress_bar
-from layerscope.selection.labels.decide import assemble, decide, score_candidates, stands_for
-from layerscope.selection.labels.measures import Contributions, LabelMeasure, make_measure
-from layerscope.selection.labels.read import Labeled, build
-from layerscope.selection.labels.source import encode_texts, prepare
 from layerscope.vectors import VectorSpace, VectorStore, text_key
 from layerscope.vectors.encode import read_readout
 
@@ -183,14 +183,14 @@ class Study:
         are of the headroom."""
         items = {readout: draw.items[self._measured(readout)] for readout in self.readouts}
         evidence = assemble(draw.labeled, draw.measure, items, [site.layer for site in self.sites])
-        weighed = score_candidates(evidence, seed=draw.seed)
-        decision = decide(evidence, weighed)
-        truth = 100 * self.scores(draw)
-        reference = truth[evidence.reference]
+        scores = evidence.scores(seed=draw.seed)
+        decision = decide_by_labels(evidence, scores).decision
+        truth = 100 * self.scores(draw).ravel()
+        reference = truth[evidence.baseline]
         headroom = np.nanmax(truth) - reference
-        plain = weighed.score if evidence.accuracy is None else evidence.accuracy
-        argmax = np.unravel_index(int(np.nanargmax(plain)), truth.shape)
-        gain = truth[decision.extra["at"]] - reference
+        plain = scores.values if evidence.accuracy is None else evidence.accuracy
+        argmax = int(np.nanargmax(plain))
+        gain = truth[decision.chosen] - reference
         return {
             "labels": draw.count,
             "seed": draw.seed,
@@ -198,9 +198,9 @@ class Study:
             "headroom": headroom,
             "gain": gain,
             "recovered": gain / headroom,
-            "unguarded": (truth[decision.extra["best"]] - reference) / headroom,
+            "unguarded": (truth[decision.picked] - reference) / headroom,
             "argmax": (truth[argmax] - reference) / headroom,
-            "abstained": float(decision.abstained),
+            "abstained": float(bool(decision.weak)),
             "lost": float(gain < 0),
         }
 

@@ -784,6 +784,16 @@ def improve_tiny(work: Path, found: Recorder) -> None:
     found.vectors("folder", folder_vectors(work / "better", texts[:6]))
 
 
+def select_by_labels(model: Any, file: Path, **options: Any) -> Any:
+    """Choose a layer by labels; in older checkouts a function of its own does that."""
+    import layerscope
+
+    older = getattr(layerscope, "select_with_labels", None)
+    if older is not None:
+        return older(model, file, progress=False, **options)
+    return layerscope.select(model, labels=file, progress=False, **options)
+
+
 @row
 def labels(work: Path, found: Recorder) -> None:
     """Choices by labels: an improvement, and the choice alone for classes and for scored pairs."""
@@ -805,16 +815,14 @@ def labels(work: Path, found: Recorder) -> None:
     record_improved(found, run, texts[:6])
     found.decision(
         "select_with_labels",
-        layerscope.select_with_labels(model, file, readouts="all", progress=False),
+        select_by_labels(model, file, readouts="all"),
     )
     first, second = make_texts(40, seed=5), make_texts(40, seed=5)
     rng = np.random.default_rng(0)
     second = [" ".join(rng.permutation(text.split())[: 3 + i % 6]) for i, text in enumerate(second)]
     scores = [3 + i % 6 for i in range(40)]
     pairs = write_table(work / "pairs.csv", sentence1=first, sentence2=second, score=scores)
-    found.decision(
-        "pairs", layerscope.select_with_labels(model, pairs, readouts="all", progress=False)
-    )
+    found.decision("pairs", select_by_labels(model, pairs, readouts="all"))
 
 
 @row
@@ -930,7 +938,6 @@ def shapes(work: Path, found: Recorder) -> None:
 @row
 def labels_in_files(work: Path, found: Recorder) -> None:
     """Labels in files of several shapes give one choice."""
-    import layerscope
 
     model = tiny(work, "llama")
     texts, kinds = make_labeled(45, seed=2)
@@ -940,7 +947,7 @@ def labels_in_files(work: Path, found: Recorder) -> None:
     frame.to_json(work / "c.jsonl", orient="records", lines=True)
     frame.to_csv(work / "d.csv.gz", index=False, sep=";")
     for name in ("a.csv", "b.tsv", "c.jsonl", "d.csv.gz"):
-        choice = layerscope.select_with_labels(model, work / name, progress=False)
+        choice = select_by_labels(model, work / name)
         found.decision(name, choice)
 
 

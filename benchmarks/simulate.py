@@ -1,6 +1,6 @@
 """The statistics on data whose truth is known: false positives, power, bias and coverage.
 
-    python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (layerscope.core.picking)
+    python benchmarks/simulate.py picking [--trials 4000]       # `select` on measured scores (choose.claims)
     python benchmarks/simulate.py improving [--trials 4000]     # the interval of what `improve`'s judge says
     python benchmarks/simulate.py intervals [--trials 300]      # the metrics' intervals
 
@@ -18,8 +18,8 @@ import pandas as pd
 import torch
 from common import commit, make_parser
 
-from layerscope.core.candidates import DRAWS, ScoredCandidates
-from layerscope.core.picking import pick
+from layerscope.choose import Candidate, Limits, Scores, SplitScores, decide
+from layerscope.core.scores import DRAWS
 from layerscope.core.statistics import Z95
 from layerscope.metrics import Options, SiteVectors, estimate_vectors, get_metric, interval
 
@@ -29,7 +29,7 @@ HUMP = 5.0 * np.exp(-0.5 * ((np.arange(LAYERS) - 7) / 2.5) ** 2)  # points, most
 TRUTHS = {"flat": 0 * HUMP, "humped": HUMP - HUMP[-1]}
 
 
-def scored(rng: np.random.Generator, truth: np.ndarray, items: int, tasks: int) -> ScoredCandidates:
+def scored(rng: np.random.Generator, truth: np.ndarray, items: int, tasks: int) -> Scores:
     """Scores (points) of readouts × layers on so many items of each task, neighboring layers alike,
     and resamples of them."""
     shape, size = truth.shape, truth.size
@@ -45,7 +45,7 @@ def scored(rng: np.random.Generator, truth: np.ndarray, items: int, tasks: int) 
     draws = score[:, None] + np.linalg.cholesky(spread + 1e-9 * np.eye(size)) @ rng.standard_normal(
         (size, DRAWS)
     )
-    return ScoredCandidates(score.reshape(shape), draws.reshape(*shape, DRAWS))
+    return Scores(score, draws)
 
 
 def picking(trials: int) -> Iterator[dict[str, object]]:
@@ -56,17 +56,19 @@ def picking(trials: int) -> Iterator[dict[str, object]]:
             (1379, 1, 1),
             (1379, 1, 6),
         ):
-            truth, last = np.tile(curve, (readouts, 1)), (0, LAYERS - 1)
+            truth, last = np.tile(curve, (readouts, 1)), LAYERS - 1
+            flat, candidates = truth.ravel(), [Candidate(())] * truth.size
             rng = np.random.default_rng([items, tasks, readouts])
             moves: list[tuple[float, bool, float, bool]] = []
             count = trials if name == "flat" else max(20, trials // 8)
             for trial in range(count):
                 given = scored(rng, truth, items, tasks)
-                usable = np.full(truth.shape, True)
-                result = pick(given, usable, lambda _: (0, LAYERS - 1), seed=trial)
-                if result.moved:
-                    gain = result.gain(result.place, last)
-                    true = float(truth[result.place] - truth[last])
+                split = SplitScores.of(given, np.full(truth.size, True), last, seed=trial)
+                limits = Limits(lead=split.lead)
+                result = decide(candidates, [given], last, limits, split.claim, split.noise)
+                if result.chosen != last:
+                    gain = result.claim.gain
+                    true = float(flat[result.chosen] - flat[last])
                     inside = gain.low <= true <= gain.high
                     moves.append((gain.value - true, inside, true, gain.low > 0))
             moved = np.array(moves, dtype=float).reshape(-1, 4)
@@ -83,13 +85,14 @@ def improving(trials: int) -> Iterator[dict[str, object]]:
     once, is above zero."""
     for name, curve in TRUTHS.items():
         for items, readouts in ((200, 1), (200, 12), (600, 12)):
-            truth, last = np.tile(curve, (readouts, 1)), (0, LAYERS - 1)
+            truth, last = np.tile(curve, (readouts, 1)), LAYERS - 1
+            flat = truth.ravel()
             rng, told = np.random.default_rng([items, readouts, 3]), []
             for _ in range(trials if name == "flat" else max(20, trials // 4)):
                 given = scored(rng, truth, items, 1)
                 best = given.best()
-                gain = given.gain_of_pick(best, last, np.full(truth.shape, True))
-                true = float(truth[best] - truth[last])
+                gain = given.gain_of_pick(best, last, np.full(truth.size, True))
+                true = float(flat[best] - flat[last])
                 told.append((gain.low > 0, gain.value - true, gain.low <= true <= gain.high))
             moved, bias, held = np.array(told, dtype=float).T
             yield {

@@ -23,7 +23,7 @@ LEVELS = [
     ("commands", BLUE, [("cli", "commands"), ("layerscope", "Python names")]),
     ("results", BLUE, [("report", "terminal, figures, page"), ("embedding", "embed, search, compare")]),
     ("improve", GREEN, [("improving", "language models"), ("blocks", "encoders")]),
-    ("choose, export", GREEN, [("exporting", "a verified folder"), ("choose", "one decision"), ("selection", "rules, labels, judges")]),
+    ("choose, export", GREEN, [("exporting", "a verified folder"), ("choose", "one decision: rules, labels, judges")]),
     ("runs", YELLOW, [("profiling", "metrics"), ("evaluation", "MTEB scores"), ("probing", "probes"), ("training", "while training")]),
     ("passes", YELLOW, [("command", "what commands share"), ("forward", "batches, passes"), ("engines", "here, or Ray")]),
     ("model, texts", RED, [("models", "load, families"), ("capture", "hooks, reduction"), ("data", "texts, views")]),

@@ -30,7 +30,6 @@ FLOORS = (
     ("vectors",),
     ("profiling", "evaluation"),
     ("probing", "training"),
-    ("selection",),
     ("choose",),
     ("exporting",),
     ("blocks",),

@@ -59,7 +59,7 @@ READOUTS = [
     for norm in ("applied", "raw")
     for centering in ("none", "corpus")
 ]
-choice = layerscope.select_with_labels("smollm2-135m", "questions.csv", readouts=READOUTS)
+choice = layerscope.select("smollm2-135m", labels="questions.csv", readouts=READOUTS)
 choice
 
 # %% [markdown]
@@ -68,9 +68,7 @@ choice
 # the blocks:
 
 # %%
-small = layerscope.select_with_labels(
-    "smollm2-135m", "questions.csv", readouts=READOUTS, max_blocks=0.5
-)
+small = layerscope.select("smollm2-135m", labels="questions.csv", readouts=READOUTS, max_blocks=0.5)
 print(f"whole: layer {choice.layer} of {choice.layers}, {choice.readout}")
 print(
     f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.blocks_saved} blocks need not run"

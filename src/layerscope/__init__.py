@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from layerscope.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from layerscope.choose.choice import Choice
+    from layerscope.choose.select import select
     from layerscope.core.readout import Readout
     from layerscope.core.runs import load_run
     from layerscope.embedding import compare, embed, encode, search
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Profile, profile
     from layerscope.report.write import write_report
-    from layerscope.selection.choice import Choice
-    from layerscope.selection.choose import select
-    from layerscope.selection.labels import select_with_labels
 
 __all__ = [
     "Choice",
@@ -53,12 +52,13 @@ __all__ = [
     "profile",
     "search",
     "select",
-    "select_with_labels",
     "wrap",
     "write_report",
 ]
 
 _HOMES = {
+    "choose.choice": ("Choice",),
+    "choose.select": ("select",),
     "core.readout": ("Readout",),
     "core.runs": ("load_run",),
     "embedding": ("compare", "embed", "encode", "search"),
@@ -72,8 +72,6 @@ _HOMES = {
     "profiling.job": ("profile",),
     "profiling.run": ("Profile",),
     "report.write": ("write_report",),
-    "selection": ("Choice", "select"),
-    "selection.labels": ("select_with_labels",),
 }
 """The modules of the public names, which are imported when a name is first used."""
 

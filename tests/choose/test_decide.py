@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerscope.choose import Candidate, Limits, Scores, decide
+from layerscope.choose import Candidate, Limits, Scores, decide, weigh_by_reliability
 from layerscope.errors import InvalidValueError
 
 WAYS = [
@@ -19,7 +19,7 @@ WAYS = [
 def scores(values: list[float], noise: float = 0.001, seed: int = 0, weight: float = 1) -> Scores:
     drawn = np.random.default_rng(seed).normal(0, noise, (len(values), 500))
     given = np.array(values)
-    return Scores("encoder", given, given[:, None] + drawn, weight)
+    return Scores(given, given[:, None] + drawn, "encoder", weight)
 
 
 AGREEMENT = scores([1.0, 0.99, 0.96, 0.7])
@@ -49,9 +49,7 @@ def test_what_cannot_be_kept_within_the_budget_is_said():
 
 
 def test_a_budget_below_every_candidate_is_an_error():
-    with pytest.raises(
-        InvalidValueError, match=r"the cheapest costs 0.25. Use budget=0.25 or more"
-    ):
+    with pytest.raises(InvalidValueError, match=r"the cheapest costs 0.25. Allow 0.25 or more"):
         decide(WAYS, [AGREEMENT], 0, Limits(budget=0.1))
 
 
@@ -70,13 +68,14 @@ def test_of_equal_scores_the_cheaper_is_chosen():
 
 def test_a_noisy_source_counts_less():
     clear, noisy = scores([0.5, 0.6, 0.4, 0.4], 0.001), scores([0.1, 0.2, 0.9, 0.1], 2.0)
-    assert decide(WAYS, [clear, noisy], 0).chosen == 1
-    assert decide(WAYS, [clear, scores([0.1, 0.2, 0.9, 0.1], 0.001)], 0).chosen == 2
+    assert decide(WAYS, [weigh_by_reliability([clear, noisy])], 0).chosen == 1
+    sure = scores([0.1, 0.2, 0.9, 0.1], 0.001, weight=2)
+    assert decide(WAYS, [weigh_by_reliability([clear, sure])], 0).chosen == 2
 
 
 def test_the_claim_is_the_first_sources_with_an_interval_of_the_change():
     claim = decide(WAYS, [AGREEMENT], 0, Limits(budget=0.5)).claim
     assert (claim.source, claim.before, claim.after) == ("encoder", 1.0, 0.96)
-    low, high = claim.interval
+    low, high = claim.gain.low, claim.gain.high
     assert low < -0.04 < high
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(2) * 0.001, rel=0.2)

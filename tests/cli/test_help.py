@@ -21,6 +21,7 @@ import typer
 
 import layerscope
 from layerscope import accelerator
+from layerscope.choose.labels.select import choose_by_labels
 from layerscope.cli.app import EXAMPLES, app, load_commands
 from layerscope.core.options import DataOptions
 from layerscope.core.runs import load_run
@@ -118,7 +119,7 @@ def test_every_option_has_its_twin_in_python(name: str) -> None:
     function = SAME[name]
     known = set(inspect.signature(function).parameters)
     if name == "select":
-        known |= set(inspect.signature(layerscope.select_with_labels).parameters)
+        known |= set(inspect.signature(choose_by_labels).parameters)
     if name == "profile":
         known |= {
             *DataOptions.names(),

@@ -16,6 +16,8 @@ import pytest
 from rich.table import Table
 
 import layerscope
+from layerscope.choose.choice import Choice
+from layerscope.choose.labels.read import read_labels
 from layerscope.errors import (
     DataError,
     LayerscopeError,
@@ -27,8 +29,6 @@ from layerscope.errors import (
 )
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.probing.examples import text_examples
-from layerscope.selection.choice import Choice
-from layerscope.selection.labels.read import read_labels
 from layerscope.store import RunFolder
 from layerscope.terminal import Console
 from tests.cli.support import Cli, assert_refused

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from layerscope.cli.export import _export_command
+from tests.choose.support import profile, valley_curve
 from tests.cli.support import Cli, assert_refused
-from tests.selection.support import profile, valley_curve
 
 KEYS = [
     "layer",

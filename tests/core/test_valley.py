@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from layerscope.choose.evidence import read_valley
 from layerscope.core.valley import LEAST_SHARE, Valley, deepest_share, find_valley
 from layerscope.profiling.run import entropy_valley
-from layerscope.selection.evidence import read_valley
-from tests.selection.support import evidence, profile
+from tests.choose.support import evidence, profile
 
 
 def found(curve: list[float], half: float | None = None) -> Valley:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import layerscope
+from layerscope.choose.labels.read import build
 from layerscope.embedding.comparing import _by_labels, _Compared, _without_labels, label_items
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.selection.labels.read import build
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
-from layerscope.core.candidates import ScoredCandidates
+from layerscope.core.scores import Scores
 from layerscope.core.statistics import bootstrap_rows
 from layerscope.evaluation.items import ItemScores, resampled, same_items, score_candidates
 
@@ -61,7 +61,7 @@ def layers_of(noise: list[float], count: int = 300, seed: int = 0) -> list[ItemS
     return [ItemScores("spearman", shared + size * rng.normal(size=count), gold) for size in noise]
 
 
-def scored(items: list[ItemScores]) -> ScoredCandidates:
+def scored(items: list[ItemScores]) -> Scores:
     return score_candidates([item.score() for item in items], items)
 
 

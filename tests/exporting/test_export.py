@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from layerscope import Evaluation, evaluate, profile, select, select_with_labels
+from layerscope import Evaluation, evaluate, profile, select
 from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export, verifying
@@ -421,8 +421,8 @@ def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
     labels.write_text("\n".join(json.dumps(row) for row in rows))
     model = tiny_model("llama")
     few = ["plain/mean/raw/keep/none", "plain/mean/raw/keep/corpus"]
-    told = select_with_labels(
-        model, labels, readouts=few, store=tmp_path / "store", max_length=100, progress=False
+    told = select(
+        model, labels=labels, readouts=few, store=tmp_path / "store", max_length=100, progress=False
     )
     # a choice as it is where the labels favor a centered readout, which a model of random weights
     # need not give

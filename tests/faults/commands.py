@@ -179,12 +179,13 @@ class Commands:
 def _any_prompt(judgment: Any, readouts: Any, layers: Any, encoder: str) -> Any:
     """A prompt teaches, whatever was judged: tiny models know nothing, and a head needs a
     teacher."""
-    from layerscope.core.candidates import ScoredCandidates
+    from layerscope.core.scores import Scores
     from layerscope.improving.heads import find_teacher
 
-    ahead = np.array([[float(readout.template != "plain")] for readout in readouts])
+    prompted = [float(readout.template != "plain") for readout in readouts]
+    ahead = np.repeat(prompted, len(layers))
     return find_teacher(
-        ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None]),
+        Scores(judgment.values + ahead, judgment.draws + ahead[:, None]),
         readouts,
         layers,
         encoder,

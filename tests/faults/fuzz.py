@@ -28,12 +28,12 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.choose.choice import Choice
+from layerscope.choose.labels.read import read_labels
 from layerscope.core.runs import load_run
 from layerscope.data import load_corpus
 from layerscope.errors import LayerscopeError
 from layerscope.models import load
-from layerscope.selection.choice import Choice
-from layerscope.selection.labels.read import read_labels
 from tests.faults.inputs import (
     ROWS,
     Scene,

@@ -4,7 +4,7 @@ judge that likes heads."""
 import numpy as np
 import pytest
 
-from layerscope.core.candidates import ScoredCandidates
+from layerscope.core.scores import Scores
 from layerscope.improving import scoring
 from layerscope.improving.heads import find_teacher
 from tests.exporting.conftest import here
@@ -49,17 +49,18 @@ def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = find_teacher
 
     def teach(judgment, readouts, layers, encoder):
-        ahead = np.array([[float(readout.template != "plain")] for readout in readouts])
-        lifted = ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None])
+        prompted = [float(readout.template != "plain") for readout in readouts]
+        ahead = np.repeat(prompted, len(layers))
+        lifted = Scores(judgment.values + ahead, judgment.draws + ahead[:, None])
         return teacher(lifted, readouts, layers, encoder)
 
     append_rows = scoring.append_rows
 
     def prefer(scores, more):
         total = append_rows(scores, more)
-        ahead = np.zeros_like(total.score)
-        ahead[-1, 2] = 5.0
-        return ScoredCandidates(total.score + ahead, total.draws + ahead[..., None])
+        ahead = np.zeros_like(total.values)
+        ahead[len(scores.values) + 2] = 5.0
+        return Scores(total.values + ahead, total.draws + ahead[:, None])
 
     monkeypatch.setattr(scoring, "find_teacher", teach)
     monkeypatch.setattr(scoring, "append_rows", prefer)

@@ -5,23 +5,42 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from layerscope.choose import Scores, claim_of_any
+from layerscope.choose.choice import Choice
+from layerscope.choose.decide import decide as decide_among
 from layerscope.core.readout import Readout
 from layerscope.core.templates import names_of
 from layerscope.errors import LayerscopeError
 from layerscope.improving.candidates import template_names
-from layerscope.improving.choose import decide, front, relative_costs
+from layerscope.improving.choose import (
+    SECOND,
+    as_choice,
+    baseline_of,
+    front,
+    limits_of,
+    make_candidates,
+    relative_costs,
+)
 from layerscope.improving.judging import Judges, prefers_plain_text
-from layerscope.selection.choice import Choice
-from layerscope.selection.judges import ScoredCandidates
 
 READOUTS = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus")]
 LAYERS = [0, 1, 2, 3, 4]
 
 
-def judged(score, error: float) -> ScoredCandidates:
-    score = np.array(score, dtype=float)
+def judged(scores, error: float, weight: float = 1.0) -> Scores:
+    values = np.array(scores, dtype=float).ravel()
     rng = np.random.default_rng(0)
-    return ScoredCandidates(score, score[..., None] + error * rng.normal(size=(*score.shape, 300)))
+    draws = values[:, None] + error * rng.normal(size=(len(values), 300))
+    return Scores(values, draws, weight=weight)
+
+
+def decide(judgment: Scores, budget=None, suited=None, second: Scores | None = None) -> Choice:
+    candidates = make_candidates(READOUTS, LAYERS, COSTS, suited, judgment.defined)
+    sources = [judgment] if second is None else [judgment, second]
+    decision = decide_among(
+        candidates, sources, baseline_of(candidates), limits_of(budget), claim_of_any(judgment)
+    )
+    return as_choice(decision, candidates, judgment)
 
 
 def at(choice: Choice) -> tuple[int, int]:
@@ -39,12 +58,7 @@ def test_costs_are_tokens_times_blocks():
 
 
 def test_a_clear_winner_is_taken_and_its_gain_is_split():
-    choice = decide(
-        judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.4, 0.9, 0.7]], 0.001),
-        READOUTS,
-        LAYERS,
-        COSTS,
-    )
+    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.4, 0.9, 0.7]], 0.001))
     assert at(choice) == (1, 3)
     assert choice.extra["best"] == {"readout": READOUTS[1].name, "layer": 3}
     assert choice.after - choice.before == pytest.approx(0.7)
@@ -63,12 +77,7 @@ def test_a_clear_winner_is_taken_and_its_gain_is_split():
 def test_of_candidates_that_score_practically_the_same_the_cheapest_is_taken():
     """The difference of two candidates has an error of about 0.028 here, so 0.0003 behind is near,
     and 0.002 is not."""
-    choice = decide(
-        judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.8997, 0.898, 0.9, 0.7]], 0.02),
-        READOUTS,
-        LAYERS,
-        COSTS,
-    )
+    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.8997, 0.898, 0.9, 0.7]], 0.02))
     assert choice.extra["best"]["layer"] == 3
     assert at(choice) == (1, 1)
     assert choice.extra["near"] == 2
@@ -78,38 +87,36 @@ def test_of_candidates_that_score_practically_the_same_the_cheapest_is_taken():
 
 def test_a_second_opinion_counts_among_the_layers_of_the_judges_template():
     judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.88, 0.9, 0.3]], 0.001)
-    # it likes layer 2 much better, and likes the plain text best of all, which the judge does not
-    second = judged([[0.9, 0.9, 0.9, 0.9, 0.9], [0.1, 0.1, 0.8, 0.2, 0.1]], 0.001)
-    assert at(decide(judgment, READOUTS, LAYERS, COSTS)) == (1, 3)
-    choice = decide(judgment, READOUTS, LAYERS, COSTS, second=second)
+    # it likes layer 2 much better
+    second = judged([[np.nan] * 5, [0.1, 0.1, 0.8, 0.2, 0.1]], 0.001, SECOND)
+    assert at(decide(judgment)) == (1, 3)
+    choice = decide(judgment, second=second)
     assert at(choice) == (1, 2)
     assert choice.after - choice.before == pytest.approx(0.68)  # as the judge sees it
 
 
 def test_a_second_opinion_is_no_evidence_of_a_gain():
     judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2)
-    second = judged([[0.0, 0.0, 0.0, 0.0, 0.0], [0.1, 0.2, 0.4, 0.9, 0.4]], 0.001)
-    choice = decide(judgment, READOUTS, LAYERS, COSTS, second=second)
+    second = judged([[np.nan] * 5, [0.1, 0.2, 0.4, 0.9, 0.4]], 0.001, SECOND)
+    choice = decide(judgment, second=second)
     assert choice.abstained
     assert choice.extra["kept_default"]
 
 
 def test_readouts_that_are_not_eligible_are_not_chosen():
     judgment = judged([[0.1, 0.9, 0.9, 0.95, 0.2], [0.1, 0.2, 0.4, 0.8, 0.3]], 0.001)
-    assert at(decide(judgment, READOUTS, LAYERS, COSTS))[0] == 0
-    assert at(decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, True])) == (1, 3)
+    assert at(decide(judgment))[0] == 0
+    assert at(decide(judgment, suited=[False, True])) == (1, 3)
     # where nothing that is eligible can be judged, the rest is
-    assert at(decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, False]))[0] == 0
+    assert at(decide(judgment, suited=[False, False]))[0] == 0
 
 
 def test_what_is_not_eligible_is_not_on_the_front():
     judgment = judged([[0.1, 0.6, 0.6, 0.6, 0.1], [0.1, 0.3, 0.5, 0.4, 0.3]], 0.01)
-    table = decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, True]).table
+    table = decide(judgment, suited=[False, True]).table
     assert set(front(table)["readout"]) == {READOUTS[1].name}
     assert not table.loc[table["readout"] == READOUTS[0].name, "eligible"].any()
-    assert set(front(decide(judgment, READOUTS, LAYERS, COSTS).table)["readout"]) == {
-        READOUTS[0].name
-    }
+    assert set(front(decide(judgment).table)["readout"]) == {READOUTS[0].name}
 
 
 @pytest.mark.parametrize(("plain", "prompt", "warned"), [(0.5, 0.4, True), (0.4, 0.5, False)])
@@ -131,12 +138,7 @@ def test_without_an_encoder_sentences_are_read_by_prompts_alone():
 
 
 def test_the_default_stays_where_the_evidence_is_weak():
-    choice = decide(
-        judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2),
-        READOUTS,
-        LAYERS,
-        COSTS,
-    )
+    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2))
     assert choice.abstained
     assert at(choice) == (0, 4)
     assert choice.extra["interval"] == [0, 0]
@@ -144,9 +146,9 @@ def test_the_default_stays_where_the_evidence_is_weak():
 
 def test_a_budget_limits_the_layers():
     judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.5, 0.4, 0.9, 0.7]], 0.001)
-    assert at(decide(judgment, READOUTS, LAYERS, COSTS, budget=0.5)) == (1, 1)
+    assert at(decide(judgment, budget=0.5)) == (1, 1)
 
 
 def test_nothing_to_judge_is_an_error():
     with pytest.raises(LayerscopeError, match="same vector"):
-        decide(judged(np.full((2, 5), np.nan), 0.1), READOUTS, LAYERS, COSTS)
+        decide(judged(np.full((2, 5), np.nan), 0.1))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import layerscope
+from layerscope.choose.judges import Scores
 from layerscope.errors import UnknownNameError
 from layerscope.improving import fit, speed
 from layerscope.improving.fit import texts_to_fit_on
 from layerscope.improving.judging import Judges
 from layerscope.improving.sample import Reader, draw_sample
-from layerscope.selection.judges import ScoredCandidates
 from tests.improving.test_improve import judge, some_texts
 
 __all__ = ["judge"]  # a fixture
@@ -29,10 +29,11 @@ def centered_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def prefer(self, candidates, *settings):
         (scores,) = score(self, candidates, *settings)
-        ahead = np.zeros_like(scores.score)
+        ahead = np.zeros_like(scores.values)
         for i, readout in enumerate(candidates.readouts):
-            ahead[i, 2] = 2.0 * (readout.name == "one-word/last/raw/keep/corpus")
-        return (ScoredCandidates(scores.score + ahead, scores.draws + ahead[..., None]),)
+            wins = readout.name == "one-word/last/raw/keep/corpus"
+            ahead[i * len(candidates.layers) + 2] = 2.0 * wins
+        return (Scores(scores.values + ahead, scores.draws + ahead[:, None]),)
 
     monkeypatch.setattr(Judges, "score", prefer)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import layerscope
-from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.readout import Readout
+from layerscope.core.scores import Scores
 from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.servers import check_servers, facts_of, plan_formats
@@ -111,9 +111,9 @@ class FirstLayer:
     summary = "the embeddings"
     views: tuple[str, ...] = ()
 
-    def judge(self, candidates: Any, *, seed: int = 0) -> ScoredCandidates:
+    def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
         row = [float(layer == 0) for layer in candidates.layers]
-        return ScoredCandidates(np.array([row for _ in candidates.readouts]))
+        return Scores(np.array([row for _ in candidates.readouts]).ravel())
 
 
 def test_what_has_no_gguf_file_is_no_candidate_for_llama_cpp() -> None:

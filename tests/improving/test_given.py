@@ -11,12 +11,12 @@ import pytest
 import transformers as hf
 
 import layerscope
+from layerscope.choose.evidence import Curve, Evidence
+from layerscope.choose.rules import get_rule
 from layerscope.data import load_corpus
 from layerscope.errors import DataError, ModelError, UnknownNameError
 from layerscope.models import wrap
 from layerscope.report.sections.improve import from_improvement
-from layerscope.selection.evidence import Curve, Evidence
-from layerscope.selection.rules import get_rule
 from tests.improving.test_improve import quick, some_texts
 from tests.tiny import tiny_tokenizer
 

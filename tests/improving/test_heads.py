@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import layerscope
-from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.readout import Readout
+from layerscope.core.scores import Scores
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving import heads as module
 from layerscope.improving.choose import front
@@ -40,11 +40,10 @@ def improve(model, texts, **options):
     return layerscope.improve(model, texts, **settings)
 
 
-def judged(scores: list[list[float]], noise: float = 0.01) -> ScoredCandidates:
-    score = np.array(scores)
-    return ScoredCandidates(
-        score, score[..., None] + noise * np.random.default_rng(0).normal(size=(*score.shape, 200))
-    )
+def judged(scores: list[list[float]], noise: float = 0.01) -> Scores:
+    values = np.array(scores).ravel()
+    rng = np.random.default_rng(0)
+    return Scores(values, values[:, None] + noise * rng.normal(size=(len(values), 50)))
 
 
 def test_the_best_centered_prompt_teaches() -> None:
@@ -154,7 +153,7 @@ def test_a_budget_is_kept_or_refused_before_anything_is_read(
     row = result.table[result.table["chosen"]].iloc[0]
     assert row["cost"] <= 0.4
     monkeypatch.setattr(Reader, "read", lambda *given: pytest.fail("nothing is read"))
-    with pytest.raises(InvalidValueError, match=r"nothing costs as little as budget=0.01"):
+    with pytest.raises(InvalidValueError, match=r"no candidate costs at most 0.01"):
         improve(llama, TEXTS, budget=0.01)
 
 

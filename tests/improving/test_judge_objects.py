@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import layerscope
+from layerscope.choose.judges import Scores
 from layerscope.core.plugins import PluginError
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.improving.judging import check_judge
-from layerscope.selection.judges import ScoredCandidates
 from tests.tiny import tiny_model
 
 
@@ -24,7 +24,7 @@ class FirstBlock:
     name, summary = "first-block", "the first block"
     views: tuple[str, ...] = ("dropped",)
 
-    def judge(self, candidates: Any, *, seed: int = 0) -> ScoredCandidates:
+    def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
         for readout in candidates.readouts:
             assert candidates.vectors(readout, "dropped").shape == candidates.vectors(readout).shape
         score = np.array(
@@ -33,20 +33,20 @@ class FirstBlock:
                 for r in candidates.readouts
             ]
         )
-        return ScoredCandidates(score.astype(float))
+        return Scores(score.ravel().astype(float))
 
 
-class Transposed(FirstBlock):
-    name = "transposed"
+class Grid(FirstBlock):
+    name = "grid"
 
-    def judge(self, candidates: Any, *, seed: int = 0) -> ScoredCandidates:
-        return ScoredCandidates(super().judge(candidates).score.T)
+    def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
+        return Scores(super().judge(candidates).values.reshape(len(candidates.readouts), -1))
 
 
 class Failing(FirstBlock):
     name = "failing"
 
-    def judge(self, candidates: Any, *, seed: int = 0) -> ScoredCandidates:
+    def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
         raise KeyError("no such thing")
 
 
@@ -104,8 +104,8 @@ def test_beside_labels_it_counts_as_an_encoder_does(
     ("judge", "says"),
     [
         (
-            Transposed(),
-            r"'transposed' must return ScoredCandidates with a score per readout and layer, of shape \(16, 4\)",
+            Grid(),
+            r"'grid' must return Scores with 64 values",
         ),
         (Failing(), "the judge 'failing' failed: KeyError: 'no such thing'"),
     ],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import layerscope
+from layerscope.choose.judges.base import scores_of_items
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError
 from layerscope.improving import ways
@@ -17,7 +18,6 @@ from layerscope.improving.search import confirm
 from layerscope.improving.ways import Way, make_ways
 from layerscope.improving.words import page_words
 from layerscope.report.choosing import grid_of
-from layerscope.selection.judges.base import scored_by_items
 from tests.improving.test_improve import WORDS, judge
 from tests.tiny import tiny_model
 
@@ -144,25 +144,22 @@ def test_a_gain_that_was_let_through_is_not_the_luck_that_let_it_through() -> No
     rng, told, plain = np.random.default_rng(0), [], []
     for seed in range(40):
         gains = rng.normal(1 / np.sqrt(30), 1, 30)
-        items = [
-            np.stack([np.zeros(30), one])[:, None]
-            for one in (gains, gains + rng.normal(0, 0.5, 30))
-        ]
+        items = [np.stack([np.zeros(30), one]) for one in (gains, gains + rng.normal(0, 0.5, 30))]
         checked = {
-            name: scored_by_items(name, one, seed, sides=1)
+            name: scores_of_items(name, one, seed, sides=1)
             for name, one in zip("ab", items, strict=True)
         }
-        found = confirm(checked, (1, 0), (0, 0), False, seed)
+        found = confirm(checked, 1, 0, 1, False, seed)
         if found.moved:
-            told.append([found.gain((i, 1, 0), (i, 0, 0)).value for i in (0, 1)])
+            told.append([found.gain(i, 1, 0).value for i in (0, 1)])
             plain.append([one.mean() for one in (items[0][1], items[1][1])])
     assert len(told) > 5
     assert (np.mean(told, axis=0) < 0.8 * np.mean(plain, axis=0)).all()
     forced = confirm(
-        checked, (1, 0), (0, 0), True, 0
+        checked, 1, 0, 1, True, 0
     )  # within a budget it is taken whatever it gains, and nothing is corrected
     assert forced.moved
-    assert forced.gain((0, 1, 0), (0, 0, 0)).value == pytest.approx(gains.mean())
+    assert forced.gain(0, 1, 0).value == pytest.approx(gains.mean())
 
 
 def test_a_narrow_gain_is_told_smaller_than_it_looks(llama, here, monkeypatch) -> None:
@@ -179,7 +176,7 @@ def test_a_narrow_gain_is_told_smaller_than_it_looks(llama, here, monkeypatch) -
         lambda checked, *rest: seen.append(checked) or confirm(checked, *rest),
     )
     evidence = searched(llama).manifest["evidence"]
-    looks = float(seen[0]["nDCG@10"].score.max())
+    looks = float(seen[0]["nDCG@10"].values.max())
     assert not evidence["kept_default"]
     assert evidence["before"] == 0
     assert evidence["after"] < 0.5 * looks

@@ -12,13 +12,13 @@ import pandas as pd
 
 from layerscope import Evaluation, ProbeRun, Profile
 from layerscope.blocks import FasterEncoder
+from layerscope.choose.choice import Choice
 from layerscope.core.readout import Readout
 from layerscope.improving import Improved
 from layerscope.improving.candidates import make_grid
 from layerscope.maps import LayerMap, make_map
 from layerscope.maps.layer_map import Vectors
 from layerscope.metrics import metrics
-from layerscope.selection import Choice
 
 READOUTS = [
     "plain/mean/applied/keep/none",

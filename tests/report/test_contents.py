@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from layerscope.choose.choice import Choice
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.report.contents import gather, read
@@ -21,7 +22,6 @@ from layerscope.report.drawing import (
 )
 from layerscope.report.headline import kind_of
 from layerscope.report.notices import convention_rows
-from layerscope.selection import Choice
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from layerscope import Evaluation, select
+from layerscope.choose.choice import Choice
 from layerscope.core.statistics import Interval
 from layerscope.report.contents import gather
 from layerscope.report.headline import Headline, gain_of, page_headline
@@ -15,7 +16,6 @@ from layerscope.report.headline import marks as find_marks
 from layerscope.report.sections.evaluation import from_evaluation
 from layerscope.report.sections.profile import from_run
 from layerscope.report.sources import Scores
-from layerscope.selection import Choice
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from layerscope.choose.choice import Choice
 from layerscope.core.statistics import Interval
 from layerscope.report.notebook import charts_html, table_html
 from layerscope.report.sources import Chart, Line
-from layerscope.selection import Choice
 from tests.report.synthetic import (
     READOUTS,
     synthetic_evaluation,

@@ -234,8 +234,8 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
 
 
 def test_no_layer_is_chosen_from_what_language_models_do(tmp_path: Path) -> None:
+    from layerscope.choose.select import select
     from layerscope.report.contents import gather
-    from layerscope.selection import select
 
     run = profile(
         tiny_image_model("vit"), IMAGES, metrics=["prompt_entropy"], out=tmp_path / "run", **QUIET

@@ -9,7 +9,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from layerscope.selection.prior import FILE
+from layerscope.choose.prior import FILE
 from layerscope_paper.rules.comparison import Case, compare, coverage, evidence_cases, summarize
 from layerscope_paper.rules.gains import (
     FAMILIES,
@@ -47,7 +47,7 @@ def test_gains_are_those_of_the_published_tables(models: tuple[Judged, ...]) -> 
 
 def test_the_shipped_curves_are_what_the_atlas_gives() -> None:
     held = json.loads(
-        resources.files("layerscope.selection").joinpath(FILE).read_text(encoding="utf-8")
+        resources.files("layerscope.choose").joinpath(FILE).read_text(encoding="utf-8")
     )
     models = judged_models()
     made = as_dict(fit(models, valley_depths(models)))

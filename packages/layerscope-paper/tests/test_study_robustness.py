@@ -11,8 +11,8 @@ import pytest
 from test_study_diversity import corpus, topic_of
 from tests.tiny import tiny_model
 
+from layerscope.choose.labels.probes import stratified_folds
 from layerscope.errors import DataError
-from layerscope.selection.labels.probes import stratified_folds
 from layerscope_paper.studies.robustness import PERTURBATIONS, gain_over_last
 from layerscope_paper.studies.run import study
 from layerscope_paper.studies.shared.vectors import probe_hits

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from layerscope.selection.judges.agreement import Neighborhoods, similarities
+from layerscope.choose.judges.agreement import Neighborhoods, similarities
 
 DRAWS = 200
 NEAREST = 10

@@ -28,14 +28,14 @@ from layerscope.blocks.result import FasterEncoder
 from layerscope.blocks.search import Step, search
 from layerscope.blocks.words import AGREEMENT, RANKING, card, headline
 from layerscope.choose import Candidate, Decision, Limits, Scores, decide
+from layerscope.choose.labels.measures import make_measure
+from layerscope.choose.labels.read import Labeled
 from layerscope.core.runs import MARKER
 from layerscope.core.statistics import bootstrap_weights
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.exporting.folder import published
 from layerscope.exporting.servers import check_servers
 from layerscope.progress import Progress
-from layerscope.selection.labels.measures import make_measure
-from layerscope.selection.labels.read import Labeled
 from layerscope.store import RunFolder, atomic
 from layerscope.version import VERSION
 
@@ -267,7 +267,7 @@ def _up_to(encoder: Encoder, texts: Sequence[str]) -> list[Batch]:
 def _scores(candidates: Sequence[_Measured]) -> Scores:
     values = np.array([one.agreement for one in candidates])
     draws = np.stack([one.draws for one in candidates if one.draws is not None])
-    return Scores("encoder", values, draws)
+    return Scores(values, draws, "encoder")
 
 
 def _front(candidates: Sequence[_Measured], chosen: int) -> pd.DataFrame:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from layerscope.core.readout import Readout
+from layerscope.core.statistics import Interval
 
 Transform = Literal["none", "refit"]
 
@@ -16,7 +16,7 @@ Transform = Literal["none", "refit"]
 class Candidate:
     """One way to get vectors from a model.
 
-    - `blocks`: the blocks that run, in order.
+    - `blocks`: the blocks that run, in order. Those of layer k are 0 … k − 1.
     - `transform`: `refit` where the weights of kept blocks were fitted to stand for removed ones.
     - `readout`: how states become a vector; None for the model's own pipeline.
     - `cost`: tokens × blocks that run, relative to the baseline.
@@ -29,19 +29,20 @@ class Candidate:
     cost: float = 1.0
     blocked: str = ""
 
+    @property
+    def layer(self) -> int:
+        """The layer that is read, where the first blocks run."""
+        return len(self.blocks)
 
-@dataclass(frozen=True)
-class Scores:
-    """What one source says of every candidate.
 
-    `values` has one number a candidate (NaN where there is none); `draws` has the same under
-    resamples, the same resamples for all candidates: (candidates, resamples).
-    """
-
-    source: str
-    values: np.ndarray
-    draws: np.ndarray
-    weight: float = 1.0
+def layers_of(
+    readout: Readout, layers: Sequence[int], costs: Sequence[float], blocked: str = ""
+) -> list[Candidate]:
+    """Return a candidate for every layer under a readout."""
+    return [
+        Candidate(tuple(range(layer)), readout=readout, cost=float(cost), blocked=blocked)
+        for layer, cost in zip(layers, costs, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -51,39 +52,46 @@ class Limits:
     - `budget`: the largest cost.
     - `keep`: the smallest score, as a share of the baseline's. The cheapest candidate that keeps it
       is chosen.
-    - `tolerance`: how far below the best expected score a cheaper candidate may be.
+    - `tolerance`: how far below the best score a cheaper candidate may be.
+    - `errors`: the same in standard errors of the difference.
+    - `ties`: whether all candidates that are tied with the best are near enough as well.
+    - `same_readout`: whether the tolerance counts from the best of all candidates, whatever it costs,
+      and a cheaper one has to have its readout. Otherwise from the best within the budget.
+    - `lead`: how much the choice has to lead the baseline by; else the baseline stays.
+    - `stay`: whether the baseline stays where the claim is weak.
     """
 
     budget: float | None = None
     keep: float | None = None
     tolerance: float = 0.0
+    errors: float = 0.0
+    ties: bool = False
+    same_readout: bool = False
+    lead: float | None = None
+    stay: bool = False
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What one source says of the choice beside the baseline, with a 95 % interval of the change."""
+    """What a source says of one candidate beside another.
+
+    - `gain`: how much the candidate scores above the other, with a 95 % interval.
+    - `risk`: the chance that the gain is below zero; None where it is not known.
+    - `weak`: why the gain cannot be relied on; empty if it can.
+    """
 
     source: str
     before: float
     after: float
-    interval: tuple[float, float]
+    gain: Interval
+    risk: float | None = None
+    weak: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The candidate that was chosen, as a place in the list of candidates.
-
-    `best` has the highest expected score of all that may be chosen; `expected` has every
-    candidate's expected score; `kept` says whether the limit `keep` could be held.
-    """
-
-    chosen: int
-    best: int
-    baseline: int
-    expected: np.ndarray
-    claim: Claim
-    kept: bool = True
+        """Return the source, the two scores and the interval as plain values."""
+        return {
+            "source": self.source,
+            "before": self.before,
+            "after": self.after,
+            "interval": [self.gain.low, self.gain.high],
+        }

@@ -37,27 +37,19 @@ def select_command(
 ) -> None:
     """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few
     labels."""
-    folders = runs or []
-    limits = shared.keywords(
+    from layerscope.choose.select import select
+
+    options = shared.keywords(
         None,
+        labels=labels,
+        rule=rule,
         readouts=shared.parse_list(readouts),
         max_blocks=max_blocks,
         tolerance=tolerance,
     )
-    choice: Any
-    if labels is None:
-        from layerscope.selection import select
-
-        choice = select(*folders, rule=rule, **limits)
-    else:
-        from layerscope.selection.labels import select_with_labels
-
-        if len(folders) != 1 or rule is not None:
-            raise LayerscopeError(
-                "--labels takes one model or the folder of one run, without --rule."
-            )
-        limits |= {"offline": shared.is_offline(), "progress": shared.progress(as_json)}
-        choice = select_with_labels(folders[0], labels, **limits)
+    if labels is not None:
+        options |= {"offline": shared.is_offline(), "progress": shared.progress(as_json)}
+    choice: Any = select(*(runs or []), **options)
     shared.show(
         as_json, choice.as_dict(), lambda: _print_choice(choice), next_step=_export_command(choice)
     )
@@ -66,7 +58,7 @@ def select_command(
 def _print_choice(choice: Any) -> None:
     from rich.markup import escape
 
-    from layerscope.selection import lines
+    from layerscope.choose.choice import lines
     from layerscope.terminal import Console, print_facts
 
     console = Console()

@@ -75,7 +75,7 @@ for _name, _target, _views in (
         {
             "plot": f"{_SECTIONS}.profile:plot_profiles",
             "print": f"{_SECTIONS}.profile:print_run",
-            "choose": "layerscope.selection.choose:select",
+            "choose": "layerscope.choose.select:select",
         },
     ),
     (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layerscope.core.candidates import DRAWS
+from layerscope.core.scores import DRAWS
 from layerscope.core.statistics import Z95, Array, Interval
 
 __all__ = ["LEAST_SHARE", "deepest_share", "find_valley"]

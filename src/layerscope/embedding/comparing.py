@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.choose.judges.agreement import Neighborhoods, similarities
+from layerscope.choose.labels.read import Labeled, read_labels
 from layerscope.command import Command
-from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.heads import unit
+from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import bootstrap_weights, spearman
 from layerscope.embedding.encoders import open_encoder
 from layerscope.errors import InvalidValueError, LayerscopeError
@@ -21,8 +23,6 @@ from layerscope.improving.speed import texts_per_second
 from layerscope.models import LoadedModel
 from layerscope.models.load import find_source
 from layerscope.models.source import check_name
-from layerscope.selection.judges.agreement import Neighborhoods, similarities
-from layerscope.selection.labels.read import Labeled, read_labels
 
 _TIMED, _CLEARLY = 24, 1.5  # texts; times as fast: less is no reason to take what scores lower
 _READY = "trained for embeddings, and such an encoder beat improved small models on average, not everywhere (docs/comparison.md)"
@@ -157,7 +157,7 @@ def compare(
         )
         rows = {
             **dict(list(rows.items())[:2]),
-            measure: _scored(compared, labeled).score.tolist(),
+            measure: _scored(compared, labeled).values.tolist(),
             **dict(list(rows.items())[2:]),
         }
     table = pd.DataFrame(rows).sort_values(
@@ -211,13 +211,13 @@ def label_items(labeled: Labeled, vectors: Mapping[str, np.ndarray]) -> np.ndarr
     return (labeled.targets[cosines.argmax(1)] == labeled.targets).astype(np.float64)
 
 
-def _scored(found: Sequence[_Compared], labeled: Labeled) -> ScoredCandidates:
+def _scored(found: Sequence[_Compared], labeled: Labeled) -> Scores:
     """The score of every model, × 100, and the same on resampled examples."""
     items = np.stack([one.items for one in found])  # type: ignore[misc]
     weights = bootstrap_weights(items.shape[1], DRAWS, 0)
     if labeled.kind == "classification":
-        return ScoredCandidates(100 * items.mean(1), 100 * items @ weights.T / items.shape[1])
-    return ScoredCandidates(
+        return Scores(100 * items.mean(1), 100 * items @ weights.T / items.shape[1])
+    return Scores(
         100 * spearman(items, labeled.targets), 100 * spearman(items, labeled.targets, weights)
     )
 
@@ -246,10 +246,10 @@ def _by_labels(
     """The best by labels; of those that the labels cannot tell from it, the fastest if it is
     clearly faster."""
     scored = _scored(found, labeled)
-    score = {one.name: value for one, value in zip(found, scored.score, strict=True)}
+    score = {one.name: value for one, value in zip(found, scored.values, strict=True)}
     ranked = [
         found[i]
-        for i in np.argsort(-np.nan_to_num(scored.score, nan=-np.inf), kind="stable").tolist()
+        for i in np.argsort(-np.nan_to_num(scored.values, nan=-np.inf), kind="stable").tolist()
     ]
     best, tied = ranked[0], [found[i] for i in np.flatnonzero(scored.tied()).tolist()]
     quick = [one for one in tied if speeds[one.name] >= _CLEARLY * speeds[best.name]]

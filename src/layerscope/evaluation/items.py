@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from layerscope.core.candidates import DRAWS, ScoredCandidates
+from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import average_precision, bootstrap_rows, spearman
 from layerscope.store import checked
 
@@ -94,7 +94,7 @@ def same_items(items: Sequence[ItemScores]) -> bool:
 
 def score_candidates(
     scores: Sequence[float], items: Sequence[ItemScores | None], seed: int = 0
-) -> ScoredCandidates:
+) -> Scores:
     """Return scores of layers on one task with their resamples, for those whose items are known and
     the same."""
     score = np.asarray(scores, dtype=np.float64)
@@ -102,10 +102,10 @@ def score_candidates(
         i: item for i, item in enumerate(items) if item is not None and np.isfinite(score[i])
     }
     if not items_at or not same_items(list(items_at.values())):
-        return ScoredCandidates(score)
+        return Scores(score)
     draws = np.full((len(score), DRAWS), np.nan)
     draws[list(items_at)] = resampled(list(items_at.values()), seed)
-    return ScoredCandidates(score, draws)
+    return Scores(score, draws)
 
 
 def items_of(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:

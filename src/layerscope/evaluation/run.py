@@ -210,14 +210,14 @@ def gain_table(
             draws = [None] * len(layers) if scored.draws is None else list(scored.draws)
             is_known = None if scored.draws is None else np.isfinite(scored.draws).any(-1)
             if readout == Readout():
-                default = (float(scored.score[last]), draws[last])
-            gains = np.column_stack(scored.gains((last,)))
+                default = (float(scored.values[last]), draws[last])
+            gains = np.column_stack(scored.gains(last))
             tied = scored.tied(is_known)
             for i, (layer, site) in enumerate(zip(layers, group["site"], strict=True)):
                 own = None if items[i] is None else draws[i]
-                over_default = _over_default(float(scored.score[i]), own, default)
+                over_default = _over_default(float(scored.values[i]), own, default)
                 place = [task, split, subset, *readout.columns.values(), layer, site]
-                rows.append([*place, scored.score[i], *gains[i], bool(tied[i]), *over_default])
+                rows.append([*place, scored.values[i], *gains[i], bool(tied[i]), *over_default])
     order = [*TASK_COLUMNS, *READOUT_COLUMNS, "layer"]
     return pd.DataFrame(rows, columns=GAIN_COLUMNS).sort_values(order, ignore_index=True)
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from layerscope.choose.choice import Choice
 from layerscope.core.formatting import describe_size
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import Interval
 from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.servers import opening_section
 from layerscope.exporting.words import UNKNOWN, UNMEASURED, block_words, cut_words, size_words
-from layerscope.selection import Choice
 
 _TEMPLATE = Path(__file__).with_name("card.md")
 

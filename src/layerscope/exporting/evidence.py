@@ -12,6 +12,9 @@ import numpy as np
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
+from layerscope.choose.choice import Choice
+from layerscope.choose.labels.read import read_labels
+from layerscope.choose.select import select
 from layerscope.core.conventions import Reading
 from layerscope.core.heads import Head
 from layerscope.core.identity import ModelIdentity
@@ -24,8 +27,6 @@ from layerscope.evaluation.run import Evaluation, texts_file
 from layerscope.exporting.draft import why_not
 from layerscope.models import LoadedModel
 from layerscope.profiling.run import Profile
-from layerscope.selection import Choice, select
-from layerscope.selection.labels.read import read_labels
 from layerscope.store.checked import read_arrays
 from layerscope.vectors import MissingVectorsError, VectorStore
 from layerscope.vectors.encode import open_space, read_readout
@@ -84,7 +85,7 @@ class ExportEvidence:
     def choose(
         self, layer: int | None, readout: Readout | None
     ) -> tuple[int, Readout, Choice | None, list[str]]:
-        """What to export: as asked, and for the rest as `layerscope.selection` chooses; with notes
+        """What to export: as asked, and for the rest as `layerscope.choose` chooses; with notes
         on what was passed over."""
         notes: list[str] = []
         choice = None

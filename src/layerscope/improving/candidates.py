@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerscope.choose.judges.agreement import similarities
+from layerscope.choose.judges.base import TEXTS
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout, kinds_of
 from layerscope.core.sites import site_of
@@ -18,8 +20,6 @@ from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.servers import facts_of, plan_formats
 from layerscope.improving.heads import Heads
 from layerscope.models import LoadedModel
-from layerscope.selection.judges.agreement import similarities
-from layerscope.selection.judges.base import TEXTS
 from layerscope.vectors import VectorSpace, text_key
 from layerscope.vectors.encode import read_readout
 

@@ -11,6 +11,7 @@ from layerscope.blocks.encoder import Encoder
 from layerscope.blocks.folder import reads_last_state
 from layerscope.blocks.job import Request, Texts, make_faster
 from layerscope.blocks.result import FasterEncoder
+from layerscope.choose.labels.read import Labeled
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
@@ -23,7 +24,6 @@ from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.source import resolve
 from layerscope.progress import Progress
-from layerscope.selection.labels.read import Labeled
 from layerscope.version import VERSION
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from layerscope.choose.choice import Choice
+from layerscope.choose.judges.base import TEXTS
 from layerscope.core.conventions import LAYER
 from layerscope.core.conventions import Reading as ReadingConventions
 from layerscope.core.readout import Readout
@@ -24,8 +26,6 @@ from layerscope.improving.scoring import Scored, neighbor_shares
 from layerscope.improving.speed import compare_speeds
 from layerscope.improving.words import UNTRAINED, card_words, choice_reason
 from layerscope.maps import LayerMap
-from layerscope.selection.choice import Choice
-from layerscope.selection.judges.base import TEXTS
 from layerscope.version import VERSION
 
 

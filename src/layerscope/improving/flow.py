@@ -17,11 +17,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from layerscope.choose import Decision, Scores, claim_of_any, decide
+from layerscope.choose.choice import Choice
 from layerscope.core.readout import HEAD, Readout
 from layerscope.data.corpus import lack_words
 from layerscope.errors import LayerscopeError
 from layerscope.improving.candidates import exportable, find_readout
-from layerscope.improving.choose import decide
+from layerscope.improving.choose import as_choice, baseline_of, limits_of, make_candidates
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.encoder import encoder_readout
 from layerscope.improving.finish import Made, finish, keep_reading, todays_reading
@@ -42,7 +44,6 @@ from layerscope.improving.scoring import (
 )
 from layerscope.improving.train import train_student
 from layerscope.improving.words import NO_WORDS, kept_reason, training_outcome
-from layerscope.selection.choice import Choice
 from layerscope.training.distill import MINUTES
 
 
@@ -90,19 +91,24 @@ def decide_reading(run: Run, judges: Judges, scored: Scored) -> Choice:
     candidates = scored.candidates
     readouts = candidates.readouts
     allowed = exportable(run.model, readouts, candidates.layers, run.request.servers)
-    scores = scored.total.where(allowed)
+    scores = scored.total.where(allowed.ravel())
     costs = scored.read.cost.relative(run.reader, readouts)
-    eligible = judges.eligible(readouts, scored.read.cost.tokens["plain"])
-    budget = run.request.budget
-    choice = decide(scores, readouts, candidates.layers, costs, budget, eligible=eligible)
-    best = find_readout(readouts, choice.extra["best"]["readout"])
-    is_settled = choice.extra["kept_default"] or best.centering == HEAD
-    if is_settled or not judges.takes_second_opinion:
-        return choice
-    second = second_opinion(run, candidates, best.template)
-    return decide(
-        scores, readouts, candidates.layers, costs, budget, eligible=eligible, second=second
-    )
+    limits = limits_of(run.request.budget)
+    usable = scores.defined & (costs.ravel() <= (limits.budget or np.inf) + 1e-9)
+    suited = judges.eligible(readouts, scored.read.cost.tokens["plain"])
+    options = make_candidates(readouts, candidates.layers, costs, suited, usable)
+    baseline = baseline_of(options)
+
+    def decide_by(*sources: Scores) -> Decision:
+        return decide(options, sources, baseline, limits, claim_of_any(scores))
+
+    decision = decide_by(scores)
+    best = options[decision.best].readout
+    assert best is not None
+    is_settled = decision.chosen == baseline or best.centering == HEAD
+    if judges.takes_second_opinion and not is_settled:
+        decision = decide_by(scores, second_opinion(run, candidates, best.template))
+    return as_choice(decision, options, scores)
 
 
 def fit_reading(run: Run, judges: Judges, scored: Scored, choice: Choice) -> Made:
@@ -164,11 +170,18 @@ def decide_blocks(run: Run, scored: Scored) -> Choice:
     candidates = scored.candidates
     readouts = candidates.readouts
     budget = check_student_budget(run)
-    costs = scored.read.cost.relative(run.reader, readouts)
+    options = make_candidates(
+        readouts, candidates.layers, scored.read.cost.relative(run.reader, readouts)
+    )
+    costs = np.array([option.cost for option in options])
     is_head = [readout.centering == HEAD for readout in readouts]
     has_blocks = np.asarray(candidates.layers) > 0
-    allowed = np.outer(is_head, has_blocks) & scored.total.defined & (costs <= budget + 1e-9)
+    allowed = np.outer(is_head, has_blocks).ravel() & (costs <= budget + 1e-9)
+    allowed &= scored.total.defined
     if not allowed.any():
         raise LayerscopeError("no layer within the budget can be trained.")
-    largest = allowed & (costs == costs[allowed].max())
-    return decide(scored.total, readouts, candidates.layers, costs, budget, only=largest)
+    largest = scored.total.where(allowed & (costs == costs[allowed].max()))
+    limits = limits_of(budget, stay=False)
+    make_claim = claim_of_any(scored.total)
+    decision = decide(options, [largest], baseline_of(options), limits, make_claim)
+    return as_choice(decision, options, scored.total)

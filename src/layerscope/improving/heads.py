@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target, unit
 from layerscope.core.readout import HEAD, Readout
+from layerscope.core.scores import Scores
 
 READOUT = Readout(centering=HEAD)
 """The readout below a head: the plain text, the mean of its final-normed tokens."""
@@ -56,18 +56,19 @@ class Teacher:
 
 
 def find_teacher(
-    scores: ScoredCandidates, readouts: Sequence[Readout], layers: Sequence[int], encoder: str
+    scores: Scores, readouts: Sequence[Readout], layers: Sequence[int], encoder: str
 ) -> Teacher | None:
     """Return the centered prompt with the best score; None if none beats today's reading."""
     prompts = [one.template != "plain" and one.centering == "corpus" for one in readouts]
-    among = scores.defined & np.array(prompts)[:, None]
-    today = (list(readouts).index(Readout()), len(layers) - 1)
+    count = len(layers)
+    among = scores.defined & np.repeat(prompts, count)
+    today = (list(readouts).index(Readout()) + 1) * count - 1
     if not among.any():
         return None
     best = scores.best(among)
     if not scores.gain(best, today).low > 0:
         return None
-    return Teacher(readouts[best[0]], int(layers[best[1]]), encoder)
+    return Teacher(readouts[best // count], int(layers[best % count]), encoder)
 
 
 @dataclass(frozen=True)

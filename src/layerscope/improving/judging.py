@@ -8,19 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.candidates import ScoredCandidates
-from layerscope.core.identity import ModelIdentity
-from layerscope.core.plugins import PluginError
-from layerscope.core.readout import HEAD, Readout
-from layerscope.errors import DownloadError, LayerscopeError, OfflineError, UnknownNameError
-from layerscope.improving.candidates import StoredCandidates
-from layerscope.improving.sample import knows_language, own_readout, unknown_share
-from layerscope.models import LoadedModel, catalogue, load
-from layerscope.models.load import at_commit
-from layerscope.models.source import check_name, resolve
-from layerscope.selection.judges.agreement import Neighborhoods
-from layerscope.selection.judges.base import TEXTS, Judge, combined, scored_by_items
-from layerscope.selection.judges.consistency import (
+from layerscope.choose import weigh_by_reliability
+from layerscope.choose.judges.agreement import Neighborhoods
+from layerscope.choose.judges.base import TEXTS, Judge, scores_of_items
+from layerscope.choose.judges.consistency import (
     VIEWS,
     added_ranks,
     best_candidates,
@@ -28,8 +19,18 @@ from layerscope.selection.judges.consistency import (
     consistency_items,
     make_views,
 )
-from layerscope.selection.judges.few_labels import LABELS_SHARE, FewLabels
-from layerscope.selection.labels.read import Labeled
+from layerscope.choose.judges.few_labels import LABELS_SHARE, FewLabels
+from layerscope.choose.labels.read import Labeled
+from layerscope.core.identity import ModelIdentity
+from layerscope.core.plugins import PluginError
+from layerscope.core.readout import HEAD, Readout
+from layerscope.core.scores import Scores
+from layerscope.errors import DownloadError, LayerscopeError, OfflineError, UnknownNameError
+from layerscope.improving.candidates import StoredCandidates
+from layerscope.improving.sample import knows_language, own_readout, unknown_share
+from layerscope.models import LoadedModel, catalogue, load
+from layerscope.models.load import at_commit
+from layerscope.models.source import check_name, resolve
 
 NONE = "none"
 PARTS_OF = 100
@@ -138,7 +139,7 @@ class Judges:
 
     def score(
         self, candidates: StoredCandidates, reference: Neighborhoods | None, seed: int
-    ) -> tuple[ScoredCandidates, ...]:
+    ) -> tuple[Scores, ...]:
         """Return the scores of each source. `reference` has the neighbors to agree with."""
         scores = []
         if self.labels is not None:
@@ -149,12 +150,12 @@ class Judges:
             scores.append(ask(self.custom, candidates, seed))
         return tuple(scores)
 
-    def combine(self, scores: Sequence[ScoredCandidates]) -> ScoredCandidates:
+    def combine(self, scores: Sequence[Scores]) -> Scores:
         """Return the sources' scores as one; labels count more."""
-        shares = [1.0] * len(scores)
+        weighted = list(scores)
         if self.labels is not None:
-            shares[0] = LABELS_SHARE
-        return combined(scores, shares)
+            weighted[0] = replace(weighted[0], weight=LABELS_SHARE)
+        return weigh_by_reliability(weighted)
 
 
 def check_judge(judge: JudgeOption | None) -> JudgeOption:
@@ -233,36 +234,33 @@ def make_judges(
 
 def find_consensus(candidates: StoredCandidates, seed: int) -> Neighborhoods:
     """Return the neighbors on which the most consistent candidates agree."""
-    ranks = added_ranks(consistency_items(candidates), seed).score
+    ranks = added_ranks(consistency_items(candidates), seed).values
     return Neighborhoods.of(consensus(candidates, best_candidates(ranks)))
 
 
-def agreement_scores(
-    candidates: StoredCandidates, reference: Neighborhoods, seed: int
-) -> ScoredCandidates:
+def agreement_scores(candidates: StoredCandidates, reference: Neighborhoods, seed: int) -> Scores:
     """Return the agreement of every candidate with the reference, over the texts."""
-    shape = (len(candidates.readouts), len(candidates.layers), len(candidates.texts))
+    count = len(candidates.layers)
+    shape = (len(candidates.readouts) * count, len(candidates.texts))
     items = np.full(shape, np.nan, dtype=np.float32)
     for row, readout in enumerate(candidates.readouts):
-        for column in range(len(candidates.layers)):
+        for column in range(count):
             cosines = candidates.similarity(readout, column)
             if cosines is not None:
                 agreement = reference.agreement(cosines.to(reference.near.device))
-                items[row, column] = agreement.cpu()
-    return scored_by_items("agreement", items, seed)
+                items[row * count + column] = agreement.cpu()
+    return scores_of_items("agreement", items, seed)
 
 
-def append_rows(scores: ScoredCandidates, more: ScoredCandidates) -> ScoredCandidates:
-    """Return scores with the rows of further readouts below."""
+def append_rows(scores: Scores, more: Scores) -> Scores:
+    """Return scores with those of further candidates after them."""
     draws = None
     if scores.draws is not None and more.draws is not None:
         draws = np.concatenate([scores.draws, more.draws])
-    return ScoredCandidates(
-        np.concatenate([scores.score, more.score]), draws, judge=scores.judge, facts=scores.facts
-    )
+    return replace(scores, values=np.concatenate([scores.values, more.values]), draws=draws)
 
 
-def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> ScoredCandidates:
+def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> Scores:
     """Return the scores of a judge object; raise an error that names it where it fails."""
     try:
         answer = judge.judge(candidates, seed=seed)
@@ -272,17 +270,17 @@ def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> ScoredCandidat
         raise PluginError(
             f"the judge {judge.name!r} failed: {type(error).__name__}: {error}."
         ) from error
-    shape = (len(candidates.readouts), len(candidates.layers))
-    score: Any = getattr(answer, "score", None)
+    shape = (len(candidates.readouts) * len(candidates.layers),)
+    values: Any = getattr(answer, "values", None)
     draws: Any = getattr(answer, "draws", None)
-    if np.shape(score) != shape or (draws is not None and np.shape(draws)[:-1] != shape):
+    if np.shape(values) != shape or (draws is not None and np.shape(draws)[:-1] != shape):
         raise PluginError(
-            f"the judge {judge.name!r} must return ScoredCandidates with a score per readout and "
-            f"layer, of shape {shape}, and draws of that shape with one more axis or none at all; "
-            f"it returned {type(answer).__name__} with shapes {np.shape(score)} and "
+            f"the judge {judge.name!r} must return Scores with {shape[0]} values, one for each "
+            f"layer under each readout, and draws ({shape[0]}, resamples) or none at all; it "
+            f"returned {type(answer).__name__} with shapes {np.shape(values)} and "
             f"{np.shape(draws)}."
         )
-    return replace(answer, judge=answer.judge or judge.name)
+    return replace(answer, source=answer.source or judge.name)
 
 
 def parts_of(count: int) -> int:
@@ -290,12 +288,13 @@ def parts_of(count: int) -> int:
     return min(count, PARTS_OF, max(20, count // 5))
 
 
-def prefers_plain_text(scores: ScoredCandidates, readouts: Sequence[Readout]) -> bool:
+def prefers_plain_text(scores: Scores, readouts: Sequence[Readout]) -> bool:
     """Return whether the plain text scores higher than every prompt.
 
     Most weak judges prefer the plain text, good ones hardly ever.
     """
-    tops = np.where(scores.defined, scores.score, -np.inf).max(axis=1)
+    rows = scores.values.reshape(len(readouts), -1)
+    tops = np.where(np.isfinite(rows), rows, -np.inf).max(axis=1)
     is_plain = np.array([readout.template == "plain" for readout in readouts])
     best_prompt = tops[~is_plain].max(initial=-np.inf)
     return bool(np.isfinite(best_prompt) and tops[is_plain].max() > best_prompt)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerscope.choose.labels.read import Labeled
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.identity import model_key
 from layerscope.core.runs import MANIFEST
@@ -21,7 +22,6 @@ from layerscope.improving.sample import MORE, MOST, Reader, Sample
 from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.selection.labels.read import Labeled
 from layerscope.store.folder import config_key
 from layerscope.training.distill import check_settings
 from layerscope.version import VERSION

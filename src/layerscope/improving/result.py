@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.choose.choice import Choice
 from layerscope.core.heads import unit
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError
@@ -20,7 +21,6 @@ from layerscope.improving.evidence import Evidence
 from layerscope.improving.neighbors import BeforeAfter
 from layerscope.maps.groups import clusters, group_names
 from layerscope.models.settings import quiet
-from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder, StoredRun
 
 if TYPE_CHECKING:

@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerscope.core.candidates import ScoredCandidates
+from layerscope.choose.judges.agreement import Neighborhoods, similarities
+from layerscope.choose.judges.base import TEXTS
+from layerscope.choose.judges.consistency import added_ranks, consistency_items, make_views
+from layerscope.choose.rule import over_budget
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.readout import HEAD, Readout
+from layerscope.core.scores import Scores
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving.candidates import (
     StoredCandidates,
@@ -17,7 +21,7 @@ from layerscope.improving.candidates import (
     servable_grid,
     server_needs,
 )
-from layerscope.improving.choose import KEPT, SCREEN, too_little
+from layerscope.improving.choose import KEPT, SCREEN, SECOND
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.cost import ReadingCost, estimate_reading
 from layerscope.improving.evidence import NeighborShares
@@ -33,9 +37,6 @@ from layerscope.improving.judging import (
 )
 from layerscope.improving.request import Run
 from layerscope.improving.words import weak_judge_note
-from layerscope.selection.judges.agreement import Neighborhoods, similarities
-from layerscope.selection.judges.base import TEXTS
-from layerscope.selection.judges.consistency import added_ranks, consistency_items, make_views
 
 STUDENT_BUDGET = 0.5
 """The share of today's computation that a student takes, unless another budget is given."""
@@ -61,8 +62,8 @@ class Scored:
     """
 
     read: ReadCandidates
-    sources: tuple[ScoredCandidates, ...]
-    total: ScoredCandidates
+    sources: tuple[Scores, ...]
+    total: Scores
     reference: Neighborhoods | None
     notes: tuple[str, ...] = ()
 
@@ -95,7 +96,7 @@ def check_budget(run: Run, costs: np.ndarray) -> None:
     if run.request.trains:
         check_student_budget(run)
     if budget is not None and budget + 1e-9 < costs.min():
-        raise InvalidValueError(too_little(budget, float(costs.min())))
+        raise over_budget(budget, float(costs.min()))
 
 
 def check_student_budget(run: Run) -> float:
@@ -121,7 +122,7 @@ def score_candidates(run: Run, judges: Judges, read: ReadCandidates) -> Scored:
     return Scored(read, sources, total, reference, tuple(notes))
 
 
-def second_opinion(run: Run, candidates: StoredCandidates, template: str) -> ScoredCandidates:
+def second_opinion(run: Run, candidates: StoredCandidates, template: str) -> Scores:
     """Score how well the readouts of one template recognize texts by their parts.
 
     A part of the sample is read. The scores of all other readouts are undefined.
@@ -140,11 +141,13 @@ def second_opinion(run: Run, candidates: StoredCandidates, template: str) -> Sco
     parts = StoredCandidates(run.reader.spaces, readouts, candidates.layers, views)
     scores = added_ranks(consistency_items(parts), run.request.seed)
     assert scores.draws is not None
-    score = np.full((len(candidates.readouts), len(candidates.layers)), np.nan)
-    draws = np.full((*score.shape, scores.draws.shape[-1]), np.nan)
-    score[rows] = scores.score
-    draws[rows] = scores.draws
-    return replace(scores, score=score, draws=draws)
+    count = len(candidates.layers)
+    places = np.add.outer(np.array(rows) * count, np.arange(count)).ravel()
+    values = np.full(len(candidates.readouts) * count, np.nan)
+    draws = np.full((len(values), scores.draws.shape[1]), np.nan)
+    values[places] = scores.values
+    draws[places] = scores.draws
+    return Scores(values, draws, scores.source, SECOND)
 
 
 def _screen(run: Run, judges: Judges, grid: Sequence[Readout]) -> dict[str, float]:
@@ -153,9 +156,9 @@ def _screen(run: Run, judges: Judges, grid: Sequence[Readout]) -> dict[str, floa
     sources, _ = _score(run, judges, candidates)
     total = judges.combine(sources)
     best: dict[str, float] = {}
-    for readout, scores, defined in zip(grid, total.score, total.defined, strict=True):
-        if defined.any():
-            top = float(scores[defined].max())
+    for readout, row in zip(grid, total.values.reshape(len(grid), -1), strict=True):
+        if np.isfinite(row).any():
+            top = float(np.nanmax(row))
             best[readout.template] = max(best.get(readout.template, -np.inf), top)
     return best
 
@@ -175,7 +178,7 @@ def _read_texts(
 
 def _score(
     run: Run, judges: Judges, candidates: StoredCandidates
-) -> tuple[tuple[ScoredCandidates, ...], Neighborhoods | None]:
+) -> tuple[tuple[Scores, ...], Neighborhoods | None]:
     """Return the scores of each source, and the neighbors that candidates should agree with."""
     seed = run.request.seed
     count = len(candidates.readouts)

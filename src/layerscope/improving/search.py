@@ -4,7 +4,7 @@ A folder of sentence-transformers has a prompt for each side and one pooling. So
 template for each side, of two that end alike, read by the same pooling at the same layer. Each side
 is centered on its own mean, or mapped by a head after that. The steps are those of `flow.py`, with
 a query side. Half of the queries choose; the others say whether the choice is better than today's
-reading, and by how much (`core.picking`).
+reading, and by how much (`choose.claims`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerscope.core.candidates import Place, ScoredCandidates
+from layerscope.choose import (
+    Candidate,
+    Decision,
+    Limits,
+    SplitScores,
+    claim_of_any,
+    decide,
+)
+from layerscope.choose.choice import Choice
 from layerscope.core.heads import Head, Ridge, make_target
-from layerscope.core.picking import Picking, pick
 from layerscope.core.readout import HEAD, Readout
+from layerscope.core.scores import Scores
+from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.improving.candidates import StoredCandidates, servable_grid
-from layerscope.improving.choose import decide
+from layerscope.improving.choose import as_choice, baseline_of, limits_of, make_candidates
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.evidence import Change, Evidence, SearchEvidence
 from layerscope.improving.finish import Finding, evidence_of, explain, todays_reading, write_result
@@ -46,7 +55,26 @@ from layerscope.improving.ways import (
     score_ways,
     way_costs,
 )
-from layerscope.selection.choice import Choice
+
+
+@dataclass(frozen=True)
+class Check:
+    """The comparison of a choice with today's reading by every measure, on further queries."""
+
+    split: SplitScores
+    decision: Decision
+    count: int
+
+    @property
+    def moved(self) -> bool:
+        """Whether the choice leads today's by more than luck by the first measure."""
+        return self.decision.chosen != self.decision.baseline
+
+    def gain(self, measure: int, place: int, other: int) -> Interval:
+        """Return what one place gains over another by a measure."""
+        start = measure * self.count
+        decision = self.decision
+        return self.split.claim(decision.rule, decision.chosen, start + place, start + other).gain
 
 
 @dataclass(frozen=True)
@@ -54,9 +82,9 @@ class Confirmed:
     """A choice with its place, and what the queries that did not choose say of it."""
 
     choice: Choice
-    place: tuple[int, int]
-    checked: dict[str, ScoredCandidates]
-    picking: Picking
+    place: int
+    checked: dict[str, Scores]
+    check: Check
     queries: int
 
 
@@ -88,43 +116,44 @@ def decide_way(run: Run, sides: Sides, measured: Measured) -> Confirmed:
     choosing, checking = sides.texts.halves(seed)
     costs = way_costs(run, sides, measured.ways)
     scores = score_ways(sides, measured.values, choosing, seed)
-    everywhere = np.full(costs.shape, True)
+    candidates = make_candidates(readouts, layers, costs)
+    today = baseline_of(candidates)
     # whether it is better, the other half says
-    choice = decide(scores, readouts, layers, costs, budget, only=everywhere)
+    limits = limits_of(budget, stay=False)
+    decision = decide(candidates, [scores], today, limits, claim_of_any(scores))
     checked = score_measures(sides, measured.values, checking, seed)
-    today = (0, len(layers) - 1)
-    names = [readout.name for readout in readouts]
-    place = (names.index(str(choice.readout)), layers.index(choice.layer))
     count = int(sides.texts.paired[checking].sum()) or len(checking)
-    picking = confirm(checked, place, today, budget is not None and budget < 1, seed)
-    if place != today and not picking.moved:
-        only_today = ~everywhere
-        only_today[today] = True
-        choice = decide(scores, readouts, layers, costs, only=only_today)
-        reason = (
-            f"on {count} queries that did not choose it, nothing is shown to be better than what "
-            "you have"
-        )
-        choice = replace(choice, reason=reason, abstained=True)
-        place = today
-    return Confirmed(choice, place, checked, picking, count)
+    forced = budget is not None and budget < 1
+    check = confirm(checked, decision.chosen, today, len(layers), forced, seed)
+    if decision.chosen == today or check.moved:
+        choice = as_choice(decision, candidates, scores)
+        return Confirmed(choice, decision.chosen, checked, check, count)
+    reason = (
+        f"on {count} queries that did not choose it, nothing is shown to be better than what "
+        "you have"
+    )
+    only_today = scores.where(np.arange(len(candidates)) == today)
+    decision = decide(candidates, [only_today], today, limits_of(None), claim_of_any(scores))
+    choice = as_choice(decision, candidates, scores)
+    return Confirmed(replace(choice, reason=reason, abstained=True), today, checked, check, count)
 
 
 def confirm(
-    checked: Mapping[str, ScoredCandidates], place: Place, today: Place, forced: bool, seed: int
-) -> Picking:
-    """Return whether a choice is better on some queries, by the first measure.
-
-    Places in the answer begin with a measure's number.
-    """
-    score = np.stack([scores.score for scores in checked.values()])
-    draws = np.stack([_draws(scores) for scores in checked.values()])
-    allowed = np.zeros(score.shape, dtype=bool)
-    allowed[(0, *place)] = True
-    places = (place, (place[0], today[1]), today)
-    also = tuple((i, *other) for i in range(len(checked)) for other in places)
-    scored = ScoredCandidates(score, draws)
-    return pick(scored, allowed, lambda _: (0, *today), also, forced=forced, seed=seed)
+    checked: Mapping[str, Scores], place: int, today: int, layers: int, forced: bool, seed: int
+) -> Check:
+    """Compare a place with today's by every measure; a forced one is taken whatever it gains."""
+    scores = list(checked.values())
+    count = len(scores[0].values)
+    draws = np.concatenate([_draws(part) for part in scores])
+    stacked = Scores(np.concatenate([part.values for part in scores]), draws)
+    allowed = np.arange(len(draws)) == place
+    last = (place // layers + 1) * layers - 1
+    others = [i * count + other for i in range(len(scores)) for other in (place, last, today)]
+    split = SplitScores.of(stacked, allowed, today, others, seed)
+    candidates = [Candidate((), blocked="" if may else "not chosen") for may in allowed]
+    limits = Limits(lead=None if forced else split.lead)
+    decision = decide(candidates, [stacked], today, limits, split.claim, split.noise)
+    return Check(split, decision, count)
 
 
 def finish(
@@ -132,7 +161,7 @@ def finish(
 ) -> Improved:
     """Fit what was done to each side's vectors, and write the result."""
     choice = confirmed.choice
-    way = measured.ways[confirmed.place[0]]
+    way = measured.ways[confirmed.place // len(run.reader.layers)]
     layer = choice.layer
     query_fit, document_fit = _fit_sides(run, sides, measured, way, layer)
     query = Chosen(run.model, run.reader, way.query, layer, query_fit)
@@ -182,15 +211,16 @@ def search_evidence(
     """Return what the queries that did not choose say of the choice."""
     checked = confirmed.checked
     place = confirmed.place
-    today = (0, len(run.reader.layers) - 1)
+    layers = len(run.reader.layers)
+    today = layers - 1
+    last = (place // layers + 1) * layers - 1
     changes = {}
     for i, (name, scores) in enumerate(checked.items()):
-        gain = confirmed.picking.gain((i, *place), (i, *today))
-        before = float(scores.score[today])
+        gain = confirmed.check.gain(i, place, today)
+        before = float(scores.values[today])
         changes[name] = Change(before, before + gain.value, (gain.low, gain.high))
     measure, change = next(iter(changes.items()))
-    gain = confirmed.picking.gain((0, place[0], today[1]), (0, *today))
-    middle = change.before + gain.value
+    middle = change.before + confirmed.check.gain(0, last, today).value
     encoder = "" if judges.encoder is None else judges.encoder.name
     names = [f"{sides.texts.facts['pairs']['used']} pairs"] if NDCG in checked else []
     names += [f"agreement with {encoder}"] if encoder else []
@@ -247,6 +277,6 @@ def _fit_sides(
     )
 
 
-def _draws(scores: ScoredCandidates) -> np.ndarray:
+def _draws(scores: Scores) -> np.ndarray:
     assert scores.draws is not None
     return scores.draws

@@ -12,6 +12,7 @@ import torch
 
 from layerscope.blocks.result import FasterEncoder
 from layerscope.cache import cache_dir
+from layerscope.choose.labels.read import read_labels
 from layerscope.command import Command
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError
@@ -28,7 +29,6 @@ from layerscope.improving.search import improve_search
 from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress, progress_bar
-from layerscope.selection.labels.read import read_labels
 from layerscope.vectors import VectorStore
 
 

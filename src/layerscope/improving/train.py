@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from layerscope.choose.judges.agreement import Neighborhoods, similarities
 from layerscope.core.heads import Head, Ridge, unit
 from layerscope.core.readout import HEAD, Readout
 from layerscope.exporting.draft import verification_texts
@@ -28,7 +29,6 @@ from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.settings import quiet
 from layerscope.progress import Progress
-from layerscope.selection.judges.agreement import Neighborhoods, similarities
 from layerscope.training.distill import TrainingPlan, embed_by_length, train
 
 CHECKED = 500

@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from layerscope.core.candidates import ScoredCandidates
+from layerscope.choose import weigh_by_reliability
+from layerscope.choose.judges.agreement import Neighborhoods
+from layerscope.choose.judges.base import TEXTS, text_weights
+from layerscope.choose.judges.few_labels import LABELS_SHARE
 from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
+from layerscope.core.scores import Scores
 from layerscope.core.templates import SLOT, get_template
 from layerscope.exporting.cutting import needs_filler
 from layerscope.improving.candidates import StoredCandidates, by_template
@@ -21,9 +25,6 @@ from layerscope.improving.heads import Heads, find_teacher, fit_heads
 from layerscope.improving.judging import Judges
 from layerscope.improving.pairs import TOP, SearchTexts, ranking_scores
 from layerscope.improving.request import Run
-from layerscope.selection.judges.agreement import Neighborhoods
-from layerscope.selection.judges.base import TEXTS, combined, text_weights
-from layerscope.selection.judges.few_labels import LABELS_SHARE
 
 NDCG = f"nDCG@{TOP}"
 RECALL = f"recall@{TOP}"
@@ -186,7 +187,7 @@ def measure(sides: Sides, similarity: np.ndarray | None) -> np.ndarray:
 
 def score_measures(
     sides: Sides, values: np.ndarray, half: np.ndarray, seed: int
-) -> dict[str, ScoredCandidates]:
+) -> dict[str, Scores]:
     """Return the score by each measure on some queries, the one that decides first.
 
     All are on the same resamples.
@@ -203,18 +204,19 @@ def score_measures(
     scores = {}
     for i, (name, count) in enumerate(counts.items()):
         if count:
-            items = values[:, :, i, order[:count]].astype(np.float64)
+            items = values[:, :, i, order[:count]].reshape(-1, count).astype(np.float64)
             draws = items @ drawn[:, :count].T / count
-            scores[name] = ScoredCandidates(items.mean(-1), draws, judge=name)
+            scores[name] = Scores(items.mean(axis=1), draws, name)
     return scores
 
 
-def score_ways(sides: Sides, values: np.ndarray, half: np.ndarray, seed: int) -> ScoredCandidates:
+def score_ways(sides: Sides, values: np.ndarray, half: np.ndarray, seed: int) -> Scores:
     """Return the score that chooses: by pairs and by the encoder, as far as there are such."""
     scores = score_measures(sides, values, half, seed)
-    shares = {NDCG: LABELS_SHARE, AGREEMENT: 1.0}
-    names = [name for name in shares if name in scores]
-    return combined([scores[name] for name in names], [shares[name] for name in names])
+    weights = {NDCG: LABELS_SHARE, AGREEMENT: 1.0}
+    return weigh_by_reliability(
+        [replace(scores[name], weight=weights[name]) for name in weights if name in scores]
+    )
 
 
 def way_costs(run: Run, sides: Sides, ways: Sequence[Way]) -> np.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from layerscope.choose.choice import Choice
+from layerscope.choose.judges.agreement import NEIGHBORS
 from layerscope.core.readout import Readout, describe_readout, row_words
 from layerscope.core.templates import names_of
 from layerscope.exporting.pushing import PRIVATE
@@ -11,8 +13,6 @@ from layerscope.improving.choose import front
 from layerscope.improving.evidence import Change, Evidence, Training
 from layerscope.improving.result import Improved
 from layerscope.models import LoadedModel
-from layerscope.selection.choice import Choice
-from layerscope.selection.judges.agreement import NEIGHBORS
 
 _CLEAR_RATIO = 1.05
 """A ratio is told if it is more than this; what rounds to "1.0 ×" is no improvement."""

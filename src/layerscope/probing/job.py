@@ -15,9 +15,9 @@ import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
-from layerscope.core.candidates import DRAWS
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
+from layerscope.core.scores import DRAWS
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.labeled import LabeledItems

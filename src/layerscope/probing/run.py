@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from layerscope.capture import Site
-from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.charts import Figure
 from layerscope.core.columns import VALUE, names
 from layerscope.core.runs import view
+from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import INTERVAL, bootstrap_weights
 from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
@@ -37,14 +37,14 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     return float(ends.low), float(ends.high)
 
 
-def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> ScoredCandidates:
+def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Scores:
     """Accuracies of layers, from which items each got right (layers, n), and those on the same
     draws of items."""
     n = correct.shape[1]
     # how often each item is drawn is all that matters: one product instead of a gather per draw
     counts = bootstrap_weights(n, draws, [seed, n]).astype(np.float32)
     drawn = (correct.astype(np.float32) @ counts.T).astype(np.float64) / n
-    return ScoredCandidates(correct.mean(axis=1), drawn)
+    return Scores(correct.mean(axis=1), drawn)
 
 
 COLUMNS = ["probe", "metric", "layer", "depth", "site", *names(VALUE)]
@@ -90,7 +90,7 @@ def probe_table(
                 continue  # always right
             correct = (answer.ranks[:, :, :top] == labels[None, :, None]).any(-1)
             scored = score_layers(correct, seed)
-            gain, low, high = scored.gains((last,))
+            gain, low, high = scored.gains(last)
             tied = scored.tied()
             for i, site in enumerate(sites):
                 hits = correct[i]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from layerscope.choose.choice import Choice
 from layerscope.core.files import exists
 from layerscope.core.runs import load_run
 from layerscope.errors import InvalidValueError, LayerscopeError
@@ -17,7 +18,6 @@ from layerscope.report.headline import Headline, marks, page_headline
 from layerscope.report.notices import Notice, notices
 from layerscope.report.sections import sections
 from layerscope.report.sources import Block, Curves, Scores, Source
-from layerscope.selection import Choice
 
 
 @dataclass

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from layerscope.choose.choice import Choice
+from layerscope.choose.select import select
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
 from layerscope.profiling.run import EntropyValley
 from layerscope.report.sources import Block, Curves, Scores
-from layerscope.selection import Choice, select
 
 BEST = "best"
 """The rule of a choice that rests on published scores alone: the highest mean, of which nothing is

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.choose.choice import Choice, lines
 from layerscope.core.charts import Figure
 from layerscope.errors import printable
 from layerscope.extras import MissingExtraError
@@ -27,7 +28,6 @@ from layerscope.report.drawing import new_figure
 from layerscope.report.panels import draw_charts
 from layerscope.report.sources import Block, Chart, Curves, Scores
 from layerscope.report.text import number
-from layerscope.selection.choice import Choice, lines
 
 __all__ = ["block_html"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from layerscope.choose.choice import Choice
 from layerscope.core.readout import Readout
 from layerscope.report.sources import Block, Curves, Scores, Source
-from layerscope.selection import Choice
 
 # (name, what a difference means) for profiles that are drawn on the same axes
 _COMPARED = {

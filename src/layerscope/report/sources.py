@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from layerscope.choose.choice import Choice
 from layerscope.core.charts import Chart, ChoiceGrid, Line
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.maps import LayerMap
 from layerscope.profiling.run import EntropyValley, entropy_valley
-from layerscope.selection.choice import Choice
 from layerscope.store import StoredRun
 
 __all__ = [

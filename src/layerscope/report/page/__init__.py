@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.choose.choice import Choice
 from layerscope.core.columns import PROFILE
 from layerscope.core.sites import part_of
 from layerscope.core.statistics import INTERVAL
@@ -27,7 +28,6 @@ from layerscope.report.drawing import ON_DARK, ON_LIGHT
 from layerscope.report.headline import BEST, kind_of
 from layerscope.report.notices import convention_rows
 from layerscope.report.sources import Block, ChoiceGrid, Curves, Line, Scores, Source
-from layerscope.selection import Choice
 from layerscope.version import VERSION
 
 # In reading order: later files use what earlier ones define.

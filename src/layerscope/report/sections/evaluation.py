@@ -11,6 +11,7 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
+from layerscope.choose.choice import readout_word
 from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
@@ -18,7 +19,6 @@ from layerscope.core.statistics import INTERVAL
 from layerscope.report.panels import plot_charts
 from layerscope.report.sources import Block, Chart, Line, Scores, Section, of_run, weights_text
 from layerscope.report.text import break_at_slashes, numeric_table, sparkline
-from layerscope.selection.choice import readout_word
 from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:

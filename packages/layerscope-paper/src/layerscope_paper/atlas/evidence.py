@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from layerscope.selection.evidence import Curve, Evidence
+from layerscope.choose.evidence import Curve, Evidence
 from layerscope_paper.atlas.overlay import OURS
 from layerscope_paper.atlas.queries import metric_values
 from layerscope_paper.atlas.tables import find_model

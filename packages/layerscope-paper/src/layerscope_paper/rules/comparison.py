@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from layerscope.choose.evidence import Evidence
+from layerscope.choose.rules import choose_by_evidence, get_rule, nearest
 from layerscope.errors import LayerscopeError
-from layerscope.selection.evidence import Evidence
-from layerscope.selection.rules import choose_by_evidence, get_rule, nearest
 from layerscope_paper.atlas.evidence import ATLAS_METRICS, published_evidence
 from layerscope_paper.rules.gains import Judged, fit, valley_depths
 

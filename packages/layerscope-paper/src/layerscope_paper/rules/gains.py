@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.choose.prior import DEPTHS, Outcome, Prior, best_layer
 from layerscope.core.valley import LEAST_SHARE, deepest_share
 from layerscope.errors import LayerscopeError
-from layerscope.selection.prior import DEPTHS, Outcome, Prior, best_layer
 from layerscope_paper import atlas
 from layerscope_paper.atlas.evidence import published_evidence
 

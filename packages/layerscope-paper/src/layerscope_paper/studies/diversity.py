@@ -26,13 +26,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from layerscope.choose.judges.consistency import halves
 from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import Interval, bootstrap_rows
 from layerscope.errors import DataError
 from layerscope.metrics import matrix_entropy
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.selection.judges.consistency import halves
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,

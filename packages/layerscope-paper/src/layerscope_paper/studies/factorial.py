@@ -26,9 +26,9 @@ import numpy as np
 import pandas as pd
 
 from layerscope.capture import expand_sites
-from layerscope.core.candidates import DRAWS
 from layerscope.core.columns import VALUE, names
 from layerscope.core.heads import LEAST_TEXTS, Ridge, make_target
+from layerscope.core.scores import DRAWS
 from layerscope.core.statistics import Interval
 from layerscope.core.templates import get_template
 from layerscope.errors import DataError, InvalidValueError

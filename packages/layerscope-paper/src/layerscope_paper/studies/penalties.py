@@ -16,11 +16,11 @@ from typing import Any
 import pandas as pd
 
 import layerscope
+from layerscope.choose.judges.consistency import halves
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.models import wrap
 from layerscope.progress import Progress
-from layerscope.selection.judges.consistency import halves
 from layerscope_paper.controlled import Plan, read_texts, train
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes

@@ -25,6 +25,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.choose.judges.consistency import drop_words
+from layerscope.choose.labels.probes import stratified_folds
+from layerscope.choose.labels.read import read_labels
 from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import Interval
 from layerscope.data import augment
@@ -33,9 +36,6 @@ from layerscope.evaluation.tasks import TASKS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import escape_math
-from layerscope.selection.judges.consistency import drop_words
-from layerscope.selection.labels.probes import stratified_folds
-from layerscope.selection.labels.read import read_labels
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,

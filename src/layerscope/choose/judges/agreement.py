@@ -1,0 +1,134 @@
+"""Agreement with an encoder: do the texts have the same neighbors, in the same order?
+
+For every text two things are compared with a reference encoder: which texts are its 10 nearest (the
+overlap), and in which order the reference's 50 nearest lie (a rank correlation). Their mean is what
+the text contributes to the score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerscope.choose.judges.base import Candidates, scores_of_items
+from layerscope.core.scores import Scores
+
+NEIGHBORS = 10
+NEAR = 50
+EQUAL = 3e-7
+"""Cosines that differ by no more are equal: those of equal vectors do, by rounding."""
+
+
+def similarities(vectors: np.ndarray | Tensor) -> Tensor:
+    """Cosines (n, n) of vectors (n, D), on a GPU where there is one; −inf on the diagonal: no text
+    is its own neighbor."""
+    rows = torch.as_tensor(vectors)
+    return cosines(rows, rows).fill_diagonal_(-torch.inf)
+
+
+def cosines(rows: Tensor, columns: Tensor) -> Tensor:
+    """Cosines (n, m) of vectors (n, D) and (m, D), on a GPU where there is one."""
+    pair = [torch.nn.functional.normalize(side.float(), dim=-1) for side in (rows, columns)]
+    if torch.cuda.is_available():
+        pair = [side.cuda() for side in pair]
+    return pair[0] @ pair[1].T
+
+
+@dataclass(frozen=True)
+class Neighborhoods:
+    """What a reference says of texts: who is near to whom. Made from similarities (n, n) with −inf
+    on the diagonal, or of other texts (m, n)."""
+
+    member: Tensor
+    near: Tensor
+    ranks: Tensor
+    count: int
+
+    @classmethod
+    def of(cls, similarity: Tensor, neighbors: int = NEIGHBORS, near: int = NEAR) -> Neighborhoods:
+        """From similarities; of few texts at most half are near."""
+        n = similarity.shape[-1]
+        count, wide = max(1, min(neighbors, (n - 1) // 2)), max(2, min(near, (n - 1) // 2))
+        nearest = similarity.topk(max(count, wide), dim=-1).indices
+        member = torch.zeros_like(similarity, dtype=torch.bool)
+        member.scatter_(1, nearest[:, :count], True)
+        ranks = torch.arange(wide, 0, -1, dtype=torch.float32, device=similarity.device)
+        return cls(member, nearest[:, :wide], ranks - ranks.mean(), count)
+
+    def agreement(self, similarity: Tensor) -> Tensor:
+        """Per text (n,): the mean of the overlap (0 to 1) and the rank correlation (−1 to 1) with
+        other similarities."""
+        order = _ranks(similarity.gather(1, self.near))
+        order = order - order.mean(-1, keepdim=True)
+        scale = torch.linalg.vector_norm(order, dim=-1) * torch.linalg.vector_norm(self.ranks)
+        # where all are equally near there is no order to agree with
+        return (self.overlap(similarity) + (order @ self.ranks) / scale.clamp_min(1e-12)) / 2
+
+    def overlap(self, similarity: Tensor) -> Tensor:
+        """Per text (n,): the share of the nearest that are the reference's; of equals at the edge
+        each counts as much."""
+        nearest = similarity.topk(min(self.count + 1, similarity.shape[-1]), dim=-1)
+        shared = self.member.gather(1, nearest.indices[:, : self.count]).float().mean(-1)
+        edge = nearest.values[:, self.count - 1]
+        rows = (
+            (nearest.values[:, -1] >= edge - EQUAL).nonzero()[:, 0]
+            if nearest.values.shape[1] > self.count
+            else edge[:0].long()
+        )
+        if len(rows):
+            above = similarity[rows] > edge[rows, None] + EQUAL
+            at = (similarity[rows] - edge[rows, None]).abs() <= EQUAL
+            rest = (self.count - above.sum(-1)) / at.sum(-1).clamp_min(1)
+            member = self.member[rows]
+            shared[rows] = ((member & above).sum(-1) + (member & at).sum(-1) * rest) / self.count
+        return shared
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Ranks along the last axis; equals share theirs: a sort would put them into an arbitrary
+    order."""
+    ordered = values.sort(dim=-1)
+    out = torch.empty_like(values)
+    out.scatter_(
+        -1,
+        ordered.indices,
+        torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).expand_as(values),
+    )
+    rows = ((ordered.values[:, 1:] - ordered.values[:, :-1]) <= EQUAL).any(-1).nonzero()[:, 0]
+    if len(rows):
+        difference = values[rows, :, None] - values[rows, None, :]
+        out[rows] = (difference > EQUAL).float().sum(-1) + (
+            (difference.abs() <= EQUAL).float().sum(-1) - 1
+        ) / 2
+    return out
+
+
+def agreement_items(reference: Neighborhoods, candidates: Candidates) -> np.ndarray:
+    """Return what each text contributes (candidates, texts); NaN where nothing is defined."""
+    rows = []
+    for readout in candidates.readouts:
+        for vectors in candidates.vectors(readout):
+            known = bool(torch.isfinite(torch.as_tensor(vectors)).all())
+            row = reference.agreement(similarities(vectors)).cpu().numpy() if known else None
+            rows.append(np.full(len(vectors), np.nan) if row is None else row)
+    return np.stack(rows)
+
+
+class Agreement:
+    """Agreement with the vectors (texts, D) of an encoder that is trusted, or with given
+    similarities."""
+
+    name = "agreement"
+    summary = "overlap of the 10 nearest neighbors with a trusted encoder's, and their order"
+    views: tuple[str, ...] = ()
+
+    def __init__(self, reference: np.ndarray | Tensor) -> None:
+        self.reference = Neighborhoods.of(similarities(reference))
+
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> Scores:
+        """Score by the mean agreement over the texts."""
+        items = agreement_items(self.reference, candidates)
+        return scores_of_items(self.name, items, seed)

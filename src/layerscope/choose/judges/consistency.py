@@ -1,0 +1,158 @@
+"""Self-consistency: a good readout recognizes a text by a part of it. No encoder and no label is
+needed.
+
+Three questions, each asked of every candidate: does a text with 30 % of its words dropped find the
+whole text; does the first half of a text find its second half; and how surely (InfoNCE)? Candidates
+are ranked by each, and the ranks are added. The best 3 % then form a consensus, and the score is
+the agreement with it: their common opinion is better than any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerscope.choose.judges.agreement import (
+    Neighborhoods,
+    agreement_items,
+    cosines,
+    similarities,
+)
+from layerscope.choose.judges.base import Candidates, rank_of, scores_of_items, text_weights
+from layerscope.core.scores import Scores
+
+__all__ = ["drop_words", "halves"]
+
+VIEWS = DROPPED, FIRST, SECOND = ("dropped", "first-half", "second-half")
+DROP = 0.3
+TEMPERATURE = 0.05
+BEST = 0.03
+LEAST_BEST = 5
+LEAST_WORDS = 4
+
+
+def units(text: str) -> tuple[list[str], str]:
+    """What a text is made of, and what joins it: words, or characters where there are fewer than
+    four words."""
+    words = text.split()
+    return (words, " ") if len(words) >= LEAST_WORDS else (list(text), "")
+
+
+def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
+    """The text without a share of its words, drawn at random; at least one goes and one stays."""
+    parts, joint = units(text)
+    if len(parts) < 2:
+        return text
+    gone = set(
+        rng.choice(
+            len(parts), min(len(parts) - 1, max(1, round(share * len(parts)))), replace=False
+        ).tolist()
+    )
+    return joint.join(part for i, part in enumerate(parts) if i not in gone)
+
+
+def halves(text: str) -> tuple[str, str]:
+    """The first and the second half of a text.
+
+    >>> halves("one two three four five")
+    ('one two three', 'four five')
+    >>> halves("CCOC")
+    ('CC', 'OC')
+    """
+    parts, joint = units(text)
+    middle = (len(parts) + 1) // 2
+    return joint.join(parts[:middle]), joint.join(parts[middle:])
+
+
+def make_views(texts: Sequence[str], seed: int = 0) -> dict[str, list[str]]:
+    """The parts of every text that the questions need."""
+    rng = np.random.default_rng([seed, len(texts)])
+    split = [halves(text) for text in texts]
+    return {
+        DROPPED: [drop_words(text, rng) for text in texts],
+        FIRST: [first for first, _ in split],
+        SECOND: [second for _, second in split],
+    }
+
+
+def consistency_items(candidates: Candidates) -> np.ndarray:
+    """Return reciprocal ranks and minus the InfoNCE loss: (3 questions, candidates, texts)."""
+    rows = []
+    for readout in candidates.readouts:
+        views = [candidates.vectors(readout, view) for view in ("texts", DROPPED, FIRST, SECOND)]
+        rows.append(np.stack([_questions(*layers) for layers in zip(*views, strict=True)], axis=1))
+    return np.concatenate(rows, axis=1)
+
+
+def _questions(*views: np.ndarray | Tensor) -> np.ndarray:
+    """(3, texts) of one candidate, from its vectors of the texts, of most of each, and of its
+    halves."""
+    whole, dropped, first, second = (torch.as_tensor(rows) for rows in views)
+    if not all(bool(torch.isfinite(rows).all()) for rows in (whole, dropped, first, second)):
+        return np.full((3, len(whole)), np.nan)
+    across = cosines(first, second)
+    found = [_reciprocal_ranks(cosines(dropped, whole))]
+    found.append((_reciprocal_ranks(across) + _reciprocal_ranks(across.T)) / 2)
+    logits = across / TEMPERATURE
+    own = logits.diagonal()
+    found.append(own - (torch.logsumexp(logits, 0) + torch.logsumexp(logits, 1)) / 2)
+    return torch.stack(found).cpu().numpy()
+
+
+def _reciprocal_ranks(similarity: Tensor) -> Tensor:
+    """1 / rank of the partner, which is on the diagonal; of equals half come before it."""
+    own = similarity.diagonal()[:, None]
+    before = (similarity > own).sum(1) + ((similarity == own).sum(1) - 1) / 2
+    return 1 / (1 + before)
+
+
+def added_ranks(items: np.ndarray, seed: int = 0) -> Scores:
+    """Return the mean rank of every candidate over the questions, and on resampled texts."""
+    count = items.shape[-1]
+    weights = np.concatenate([np.full((1, count), 1 / count), text_weights(count, seed)])
+    means = items.astype(np.float64) @ weights.T  # (3, candidates, draws)
+    ranks = np.mean([rank_of(question) for question in means], axis=0)
+    return Scores(ranks[:, 0], ranks[:, 1:], SelfConsistency.name)
+
+
+class SelfConsistency:
+    """Recognizing texts by their parts, then agreement with the consensus of those that do it
+    best."""
+
+    name = "self-consistency"
+    summary = "recognizes texts by their parts, then agrees with the consensus of the readouts that do it best"
+    views: tuple[str, ...] = VIEWS
+
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> Scores:
+        """Score by the agreement with the consensus."""
+        leaders = best_candidates(added_ranks(consistency_items(candidates), seed).values)
+        reference = Neighborhoods.of(consensus(candidates, leaders))
+        return scores_of_items(self.name, agreement_items(reference, candidates), seed)
+
+
+def best_candidates(values: np.ndarray) -> list[int]:
+    """Return the best share of the candidates, at least five."""
+    known = np.isfinite(values)
+    count = min(int(known.sum()), max(LEAST_BEST, round(BEST * known.sum())))
+    order = np.argsort(-np.where(known, values, -np.inf), kind="stable")
+    return [int(place) for place in order[:count]]
+
+
+def consensus(candidates: Candidates, leaders: Sequence[int]) -> Tensor:
+    """Return the sum of the leaders' similarities (n, n), each standardized over the pairs."""
+    total: Tensor | None = None
+    count = len(candidates.layers)
+    for number in dict.fromkeys(leader // count for leader in leaders):
+        vectors = candidates.vectors(candidates.readouts[number])
+        for leader in leaders:
+            if leader // count != number:
+                continue
+            similarity = similarities(vectors[leader % count])
+            pairs = similarity[torch.isfinite(similarity)]
+            similarity = (similarity - pairs.mean()) / pairs.std().clamp_min(1e-12)
+            total = similarity if total is None else total + similarity
+    assert total is not None
+    return total.fill_diagonal_(-torch.inf)

@@ -1,0 +1,1 @@
+"""Choosing a layer and readout with a few labeled examples."""

@@ -1,0 +1,291 @@
+"""Scores of every layer under every readout on labeled examples, and the decision by them.
+
+With hundreds of candidates and a few dozen examples, the best candidate owes part of its score to
+chance. So its gain is measured on examples that took no part in the choice: each round sets a third
+of the examples aside, chooses again with the rest, and measures the gain on those set aside. Probes
+are trained without them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from layerscope.choose.decide import Decision, decide
+from layerscope.choose.labels.measures import Contributions, LabelMeasure, make_measure
+from layerscope.choose.labels.read import Labeled
+from layerscope.choose.rule import Rule
+from layerscope.choose.types import Claim, Limits, layers_of
+from layerscope.core.readout import HEAD, Readout
+from layerscope.core.scores import DRAWS, Scores
+from layerscope.core.statistics import Interval, bootstrap_weights
+
+VectorSource = Callable[[Readout], np.ndarray]
+"""From a readout to vectors (layers, texts, D), the texts in the order of `Labeled.texts`."""
+
+WIDTH = 0.5
+"""Standard deviation of the average over layers, in layers of a 30-block model; less for shallower
+ones."""
+
+RISK = 0.5
+"""A choice that more likely loses against the baseline than gains, by examples that had no part in
+it, is not made."""
+
+CHANCE = 0.05
+"""Nor is one made where the chosen may well do no better than chance: labels that the vectors know
+nothing of choose nothing."""
+
+LOSES = "examples that had no part in choosing it do not bear that out"
+GUESSES = "on examples that had no part in choosing it, it may do no better than chance"
+
+
+@dataclass(frozen=True)
+class LabelEvidence:
+    """What every example contributes to the score of every candidate.
+
+    Candidates are all layers under the first readout, then all under the second, and so on.
+    `judged` (candidates, n) is NaN where a layer is undefined. `groups` are the examples' classes,
+    where they have any: resampling keeps their sizes. `rounds` (rounds, candidates, n) and
+    `accuracy` (candidates,) are those of `Contributions`.
+    """
+
+    readouts: tuple[Readout, ...]
+    layers: tuple[int, ...]
+    judged: np.ndarray
+    measure: LabelMeasure
+    groups: np.ndarray | None = None
+    rounds: np.ndarray | None = None
+    accuracy: np.ndarray | None = None
+
+    @property
+    def defined(self) -> np.ndarray:
+        """A mask of the candidates that can be scored."""
+        return np.isfinite(self.judged).all(axis=1)
+
+    @property
+    def baseline(self) -> int:
+        """The last layer under the default readout."""
+        readout = self.readouts.index(Readout()) if Readout() in self.readouts else 0
+        return (readout + 1) * len(self.layers) - 1
+
+    def last_of(self, candidate: int) -> int:
+        """Return the last layer under the candidate's readout."""
+        return (candidate // len(self.layers) + 1) * len(self.layers) - 1
+
+    def scores(self, draws: int = DRAWS, seed: int = 0) -> Scores:
+        """Score every candidate on all examples and on resamples of them."""
+        count = self.judged.shape[1]
+        resamples = bootstrap_weights(count, draws, [seed, count, draws], self.groups)
+        values = self._score(self.judged, np.concatenate([np.ones((1, count)), resamples]))
+        return Scores(values[:, 0], values[:, 1:], "labels")
+
+    def smooth(self, scores: Scores) -> Scores:
+        """Return the scores averaged over neighboring layers, which a choice follows."""
+        assert scores.draws is not None
+        values = self._smooth(np.column_stack([scores.values, scores.draws]))
+        return replace(scores, values=values[:, 0], draws=values[:, 1:])
+
+    def values_without_tested(self) -> np.ndarray:
+        """Return smoothed scores (candidates, rounds) by the examples that a round does not test."""
+        rest = (~self.measure.tested).astype(np.float64)
+        if self.rounds is None:
+            return self._smooth(self._score(self.judged, rest))
+        values = [
+            self._score(np.where(weights > 0, judged, 0.0), weights[None])
+            for judged, weights in zip(self.rounds, rest, strict=True)
+        ]
+        return self._smooth(np.concatenate(values, axis=1))
+
+    def _score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return scores (candidates, draws) under weights (draws, n)."""
+        return np.where(self.defined[:, None], self.measure.score(judged, weights), np.nan)
+
+    def _smooth(self, values: np.ndarray) -> np.ndarray:
+        """Average values (candidates, draws) over layers; over fewer in models with few layers."""
+        count = len(self.layers)
+        grid = values.reshape(len(self.readouts), count, -1)
+        return smooth_layers(grid, WIDTH * (count - 1) / 30).reshape(values.shape)
+
+
+def gather(
+    labeled: Labeled,
+    readouts: Sequence[Readout],
+    layers: Sequence[int],
+    vectors: VectorSource,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    unit: bool = False,
+    advance: Callable[[int], None] = lambda n: None,
+) -> LabelEvidence:
+    """Return what every example contributes under every readout.
+
+    Readouts that a probe cannot tell apart are computed once.
+    """
+    measure = make_measure(labeled, folds, seed)
+    computed: dict[Readout, Contributions] = {}
+    contributions = {}
+    for readout in readouts:
+        same = stands_for(readout, labeled, unit)
+        if same not in computed:
+            computed[same] = measure.items(vectors(same))
+        contributions[readout] = computed[same]
+        advance(1)
+    return assemble(labeled, measure, contributions, layers)
+
+
+def stands_for(readout: Readout, labeled: Labeled, unit: bool) -> Readout:
+    """Return the readout that gives the same scores.
+
+    A probe does not see centering, unless vectors are then scaled to length 1.
+    """
+    unseen = labeled.kind == "classification" and not unit and readout.centering != HEAD
+    return replace(readout, centering="none") if unseen else readout
+
+
+def assemble(
+    labeled: Labeled,
+    measure: LabelMeasure,
+    contributions: Mapping[Readout, Contributions],
+    layers: Sequence[int],
+) -> LabelEvidence:
+    """Put the contributions under several readouts together, in the readouts' order."""
+    parts = list(contributions.values())
+    rounds = [part.rounds for part in parts if part.rounds is not None]
+    right = [part.accuracy.mean(axis=1) for part in parts if part.accuracy is not None]
+    return LabelEvidence(
+        tuple(contributions),
+        tuple(layers),
+        np.concatenate([part.judged for part in parts]),
+        measure,
+        None if labeled.kind == "scores" else labeled.targets,
+        np.concatenate(rounds, axis=1) if rounds else None,
+        np.concatenate(right) if right else None,
+    )
+
+
+def smooth_layers(scores: np.ndarray, width: float) -> np.ndarray:
+    """Return a Gaussian average over the layers of scores (readouts, layers, draws).
+
+    What is undefined stays so.
+    """
+    if width <= 0:
+        return scores
+    at = np.arange(scores.shape[1])
+    kernel = np.exp(-0.5 * ((at[:, None] - at[None, :]) / width) ** 2)
+    known = np.isfinite(scores)
+    total = np.einsum("kl,rlb->rkb", kernel, np.where(known, scores, 0.0))
+    weight = np.einsum("kl,rlb->rkb", kernel, known.astype(np.float64))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(known, total / weight, np.nan)
+
+
+@dataclass(frozen=True)
+class RoundGains:
+    """What a choice made without some examples gains on them: one value a round.
+
+    The gain is over the baseline, over the last layer of the same readout, and over chance.
+    """
+
+    over_baseline: np.ndarray
+    over_last: np.ndarray
+    over_chance: np.ndarray
+
+
+def gains_in_rounds(
+    evidence: LabelEvidence, choose: Callable[[np.ndarray], np.ndarray]
+) -> RoundGains:
+    """Choose anew in every round, and measure on the examples that it sets aside."""
+    measure = evidence.measure
+    values = evidence.values_without_tested()
+    choices = choose(np.where(np.isfinite(values), values, -np.inf))
+    chance = measure.chance(measure.tested.astype(np.float64))
+    rows = []
+    for i, test in enumerate(measure.tested):
+        judged = evidence.judged
+        if evidence.rounds is not None:
+            judged = np.where(test, evidence.rounds[i], 0.0)
+        places = [choices[i], evidence.baseline, evidence.last_of(choices[i])]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            own, baseline, last = measure.score(judged[places], test[None].astype(float))[:, 0]
+        rows.append((own - baseline, own - last, own - chance[i]))
+    return RoundGains(*np.array(rows).T)
+
+
+@dataclass(frozen=True)
+class LabelDecision:
+    """A decision by labels, and what the readout and the layer gain (scores from 0 to 1)."""
+
+    decision: Decision
+    gain_readout: Interval
+    gain_layer: Interval
+
+
+def decide_by_labels(
+    evidence: LabelEvidence,
+    scores: Scores,
+    budget: float | None = None,
+    tolerance: float = 0.0,
+) -> LabelDecision:
+    """Choose by smoothed scores; the gain is judged by examples that had no part in the choice."""
+    count = evidence.layers[-1]
+    candidates = []
+    for readout in evidence.readouts:
+        candidates += layers_of(readout, evidence.layers, [k / count for k in evidence.layers])
+    smoothed, baseline = evidence.smooth(scores), evidence.baseline
+    limits = Limits(budget, tolerance=tolerance, stay=True)
+    rule = Rule.of(candidates, smoothed, baseline, limits)
+    gains = gains_in_rounds(evidence, rule.choose)
+    draws = scores.draws
+    assert draws is not None
+
+    def make_claim(rule: Rule, chosen: int, candidate: int, other: int) -> Claim:
+        before, after = float(scores.values[other]), float(scores.values[candidate])
+        if candidate == other:
+            return Claim(scores.source, before, after, Interval(0.0, 0.0, 0.0), 0.0)
+        value = _mean(gains.over_baseline)
+        change = value + _centered(draws[candidate] - draws[other])
+        risk = _share_below(change)
+        above = _mean(gains.over_chance) + _centered(draws[candidate])
+        weak = LOSES if risk >= RISK or value <= 0 else ""
+        if _share_below(above) > CHANCE:
+            weak = GUESSES
+        gain = _interval(value, draws[candidate] - draws[other])
+        return Claim(scores.source, before, after, gain, risk, weak)
+
+    decision = decide(candidates, [smoothed], baseline, limits, make_claim)
+    chosen, last = decision.chosen, evidence.last_of(decision.chosen)
+    # all of the gain is the layer's under the default readout, and the readout's at the last layer
+    whole = decision.claim.gain.value
+    by_layer = _mean(gains.over_last)
+    if last == baseline:
+        by_layer = whole
+    elif chosen == last:
+        by_layer = 0.0
+    nothing = Interval(0.0, 0.0, 0.0)
+    return LabelDecision(
+        decision,
+        nothing if last == baseline else _interval(whole - by_layer, draws[last] - draws[baseline]),
+        nothing if chosen == last else _interval(by_layer, draws[chosen] - draws[last]),
+    )
+
+
+def _interval(value: float, draws: np.ndarray) -> Interval:
+    low, high = np.nanquantile(value + _centered(draws), [0.025, 0.975])
+    return Interval(value, float(low), float(high))
+
+
+def _centered(draws: np.ndarray) -> np.ndarray:
+    return draws - np.nanmean(draws)
+
+
+def _share_below(draws: np.ndarray) -> float:
+    """Return the share of draws below zero; half of those at zero."""
+    known = draws[np.isfinite(draws)]
+    return float(((known < 0) + 0.5 * (known == 0)).mean())
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0

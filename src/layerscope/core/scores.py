@@ -1,0 +1,130 @@
+"""Scores of candidates, and the same scores on resampled items: intervals, gains and ties.
+
+Probes, evaluations, labels and judges all score candidates. What "tied" means is defined here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from layerscope.core.statistics import Interval
+
+__all__ = ["DRAWS", "Scores"]
+
+DRAWS = 500
+"""Resamples behind every tie, and behind the intervals of comparisons."""
+
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores that one source gives to candidates; higher is better.
+
+    - `values`: one number a candidate; NaN where it is undefined.
+    - `draws`: the scores on resamples of the items (candidates, resamples). The resamples are the
+      same for all candidates, so that differences can be resampled. None: nothing is known about
+      how certain the scores are.
+    - `source`: the name of what scored, such as "labels".
+    - `weight`: how much the source counts beside others.
+    """
+
+    values: np.ndarray
+    draws: np.ndarray | None = None
+    source: str = ""
+    weight: float = 1.0
+
+    @property
+    def defined(self) -> np.ndarray:
+        """A mask of the candidates that have a score."""
+        return np.isfinite(self.values)
+
+    def where(self, known: np.ndarray) -> Scores:
+        """Return a copy in which all other candidates are undefined."""
+        draws = None if self.draws is None else np.where(known[:, None], self.draws, np.nan)
+        return replace(self, values=np.where(known, self.values, np.nan), draws=draws)
+
+    def best(self, allowed: np.ndarray | None = None) -> int:
+        """Return the candidate with the highest score; of equal ones the first."""
+        known = self.defined if allowed is None else self.defined & allowed
+        return int(np.where(known, self.values, -np.inf).argmax())
+
+    def interval(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return lower and upper 95 % bounds of every score; NaN where they are not known."""
+        return self._bounds(self.draws)
+
+    def gains(self, reference: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return every score minus the reference's on the same items, with 95 % bounds."""
+        low, high = self._bounds(None if self.draws is None else self.draws - self.draws[reference])
+        return self.values - self.values[reference], low, high
+
+    def gain(self, candidate: int, other: int) -> Interval:
+        """Return one score minus another, where neither was picked by its score."""
+        if candidate == other:
+            return Interval(0.0, 0.0, 0.0)
+        value = float(self.values[candidate] - self.values[other])
+        if self.draws is None:
+            return Interval(value, value, value)
+        low, high = np.nanquantile(self.draws[candidate] - self.draws[other], [0.025, 0.975])
+        return Interval(value, float(low), float(high))
+
+    def gain_of_pick(self, candidate: int, other: int, among: np.ndarray) -> Interval:
+        """Return one score minus another, where the candidate was picked among some by any rule.
+
+        The interval is made for all their gains at once: it holds for whichever was picked.
+        """
+        plain = self.gain(candidate, other)
+        if self.draws is None or candidate == other:
+            return plain
+        moves = self.draws[among & self.defined] - self.draws[other]
+        moves = np.nan_to_num(moves - moves.mean(axis=1, keepdims=True))
+        limit = _limit(np.abs(moves), moves.std(axis=1, ddof=1))
+        half = limit * float((self.draws[candidate] - self.draws[other]).std(ddof=1))
+        return Interval(plain.value, plain.value - half, plain.value + half)
+
+    def tied(self, allowed: np.ndarray | None = None) -> np.ndarray:
+        """Return a mask of the candidates that cannot be told from the best.
+
+        In every draw each candidate gains or loses on the best, in units of that difference's
+        standard error over the draws. The limit is what the largest of these gains stays below in
+        95 % of the draws, so that all comparisons hold at once. A candidate that trails the best by
+        no more standard errors is tied with it. Without draws only the best itself is.
+        """
+        known = self.defined if allowed is None else self.defined & allowed
+        tied = np.zeros(len(self.values), dtype=bool)
+        if known.any():
+            best = self.best(allowed)
+            tied[best] = True
+            if self.draws is not None:
+                lead = self.values[best] - self.values[known]
+                tied[known] = lead <= self.slack(best, known)[known]
+        return tied
+
+    def slack(self, best: int, known: np.ndarray) -> np.ndarray:
+        """Return how far each known candidate may trail the best and still be tied with it."""
+        slack = np.zeros(len(self.values))
+        if self.draws is not None:
+            lead = self.values[best] - self.values[known]
+            moves = np.nan_to_num(self.draws[best] - self.draws[known] - lead[:, None])
+            error = moves.std(axis=1, ddof=1)
+            slack[known] = _limit(moves, error) * error + _ROUNDING
+        return slack
+
+    def _bounds(self, draws: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        low, high = np.full((2, len(self.values)), np.nan)
+        if draws is not None:
+            known = self.defined & np.isfinite(draws).any(axis=1)
+            if known.any():
+                low[known], high[known] = np.nanquantile(draws[known], [0.025, 0.975], axis=1)
+        return low, high
+
+
+def _limit(moves: np.ndarray, error: np.ndarray) -> float:
+    """Return what the largest of the moves (candidates, draws), in standard errors, stays below in
+    95 % of the draws."""
+    moving = error > _ROUNDING
+    if not moving.any():
+        return 0.0
+    return float(np.quantile((moves[moving] / error[moving, None]).max(axis=0), 0.95))
