@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def select(
-    *sources: Any,
+    *runs: Any,
     labels: str | Path | None = None,
     rule: str | None = None,
     readouts: str | Sequence[str] | None = None,
@@ -36,12 +36,12 @@ def select(
 ) -> Choice:
     """Choose the layer to read embeddings from.
 
-    - `sources`: a profile, an evaluation, or one of each (folders of finished runs, or `Profile` and
+    - `runs`: a profile, an evaluation, or one of each (folders of finished runs, or `Profile` and
       `Evaluation` objects). With an evaluation the measured scores decide (rule `measured`). With
       a profile alone the choice is label-free, by the rule `evidence` unless `rule` names another.
     - `labels`: a csv, tsv or jsonl file with the columns `text,label`, `sentence1,sentence2,label`
-      or `sentence1,sentence2,score`, which then decides. The source is a model (name, folder, hub
-      id, loaded), or the folder of a profile or evaluation of it.
+      or `sentence1,sentence2,score`, which then decides. Give a model (name, folder, hub id,
+      loaded) or the folder of one run of it.
     - `readouts` restricts the choice.
     - `max_blocks`: the share of the blocks that may run. `tolerance`: the points of score to give
       up for an earlier layer.
@@ -52,10 +52,12 @@ def select(
     `store`, `store_size`, `offline` and `progress`.
     """
     if labels is not None:
-        if len(sources) != 1 or rule is not None or usable is not None:
-            raise LayerscopeError("labels take one model or the folder of one run, without a rule.")
+        if len(runs) != 1 or rule is not None or usable is not None:
+            raise LayerscopeError(
+                "labels= takes one model or the folder of one run, without rule= and usable=."
+            )
         return choose_by_labels(
-            sources[0],
+            runs[0],
             labels,
             readouts=readouts,
             max_blocks=max_blocks,
@@ -66,7 +68,7 @@ def select(
     if options:
         raise InvalidValueError(f"{next(iter(options))}= is for a choice with labels=.")
     names = _parse_names(readouts)
-    profiles, evaluations = _sort(sources)
+    profiles, evaluations = _sort(runs)
     if not profiles and not evaluations:
         raise LayerscopeError("give the folder of a profile or of an evaluation.")
     if len(profiles) > 1 or len(evaluations) > 1:
