@@ -60,7 +60,7 @@ def test_refusals_are_one_line(cli: Cli, tmp_path: Path) -> None:
     profile({"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}).save(tmp_path / "run")
     assert_refused(cli("select", "run", "--rule", "evidense"), "evidence")
     assert_refused(cli("select", "run", "--max-blocks", "3"), "share of the blocks")
-    assert_refused(cli("select", "run", "run", "--labels", "x.csv"), "--labels takes one model")
+    assert_refused(cli("select", "run", "run", "--labels", "x.csv"), "labels take one model")
 
 
 def test_a_model_is_told_to_be_profiled_first(cli: Cli, model_folder: Path) -> None:

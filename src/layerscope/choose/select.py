@@ -53,9 +53,7 @@ def select(
     """
     if labels is not None:
         if len(runs) != 1 or rule is not None or usable is not None:
-            raise LayerscopeError(
-                "labels= takes one model or the folder of one run, without rule= and usable=."
-            )
+            raise LayerscopeError("labels take one model or the folder of one run, without a rule.")
         return choose_by_labels(
             runs[0],
             labels,
