@@ -21,7 +21,7 @@ class FirstBlock:
     """Likes the first block, read under a template; without draws, so that it is taken at its
     word."""
 
-    name, summary = "first-block", "the first block"
+    name = "first-block"
     views: tuple[str, ...] = ("dropped",)
 
     def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
@@ -131,7 +131,7 @@ def test_what_is_no_judge_is_named() -> None:
     assert check_judge(made) is made
     for other in (7, FirstBlock):
         with pytest.raises(
-            LayerscopeError, match="an object with name, summary, views and a method `judge`, not"
+            LayerscopeError, match="an object with name, views and a method `judge`, not"
         ):
             check_judge(other)  # type: ignore[arg-type]
 

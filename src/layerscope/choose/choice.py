@@ -94,7 +94,7 @@ class Choice:
 
     @property
     def expected_gain(self) -> float | None:
-        """What is expected over the last layer under the default readout, in points."""
+        """The expected gain over the last layer under the default readout, in points."""
         return None if self.gain is None else self.gain.value
 
     @property
@@ -212,7 +212,9 @@ class Choice:
             ) from None
 
 
-_LIST, _TEXT, _NUMBER = (list, tuple), (str, NoneType), (int, float, NoneType)
+_LIST = (list, tuple)
+_TEXT = (str, NoneType)
+_NUMBER = (int, float, NoneType)
 _KINDS: dict[str, Any] = {
     "layer": int, "layers": int, "max_length": (int, NoneType),
     "tied": _LIST, "near": _LIST, "warnings": _LIST, "passed_over": _LIST,
@@ -249,8 +251,7 @@ def _plain(value: Any) -> Any:
 
 
 def gains_in_words(choice: Choice) -> str:
-    """What is expected of the readout and of the layer, told apart; never a sum of both over "the
-    last layer".
+    """Return the expected gains of the readout and of the layer in words; never their sum.
 
     >>> moved = Choice(26, "one-word/last/applied/keep/none", Interval(43.5, 40.0, 47.0), layers=30,
     ...     gain_readout=Interval(43.4, 40.0, 46.0), gain_layer=Interval(0.1, -0.5, 0.7))
@@ -271,7 +272,7 @@ def gains_in_words(choice: Choice) -> str:
 
 
 def readout_word(readout: str | None) -> str:
-    """What of the default readout was changed, in a word: the template, or the readout at large."""
+    """Return in a word what differs from the default readout: the template, or the readout."""
     return (
         "readout"
         if readout is None or readout.startswith(f"{DEFAULT_READOUT.split('/')[0]}/")
@@ -289,7 +290,7 @@ def _measured(choice: Choice) -> str:
 
 
 def lines(choice: Choice) -> list[tuple[str, str]]:
-    """What stands below the headline: (name, value)."""
+    """Return the lines below the headline: (name, value)."""
     below = "that it scores below the last layer" + (
         "" if choice.gain_readout == NOTHING else " under the default readout"
     )

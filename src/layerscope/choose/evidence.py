@@ -1,5 +1,4 @@
-"""What a label-free rule may look at: a model's metric curves over its layers, and what is known
-about the model.
+"""The evidence of a label-free rule: a model's metric curves over its layers, and facts about it.
 
 A rule that reads an `Evidence` cannot tell where it comes from: a profile, or published curves.
 """
@@ -41,7 +40,7 @@ class Curve:
 
     @classmethod
     def exact(cls, value: Any) -> Curve:
-        """A curve without known uncertainty."""
+        """Return a curve without known uncertainty."""
         array = np.asarray(value, dtype=float)
         return cls(array, array, array)
 
@@ -67,25 +66,23 @@ class Evidence:
     warnings: tuple[str, ...] = field(default=())
 
     def curve(self, metric: str) -> Curve | None:
-        """A metric's curve if it was measured at every layer."""
-        known = self.curves.get(metric)
-        if (
-            known is None
-            or len(known.value) != self.n_blocks + 1
-            or not np.isfinite(known.value).all()
-        ):
+        """Return a metric's curve if it was measured at every layer."""
+        curve = self.curves.get(metric)
+        if curve is None or len(curve.value) != self.n_blocks + 1:
             return None
-        return known
+        return curve if np.isfinite(curve.value).all() else None
 
     @property
     def sink_visible(self) -> bool:
-        """Whether the measured states show a sink's norm: the final norm, applied at every layer,
-        takes it out."""
+        """Whether the measured states show a sink's norm.
+
+        The final norm, applied at every layer, takes it out.
+        """
         return self.final_norm != "applied" or not self.has_final_norm
 
 
 def from_run(run: Profile) -> Evidence:
-    """The evidence in a finished profile."""
+    """Return the evidence in a finished profile."""
     blocks = int(run.manifest["model"]["n_blocks"])
     table = whole_layers(run.table)
     table = table[(table["normalization"] == "raw") & (table["sink"] == "keep")]
@@ -109,7 +106,7 @@ def from_run(run: Profile) -> Evidence:
         tuning_known=reading.shows_output and "anisotropy" in curves,
         untrained=bool(run.manifest["model"].get("untrained")),
         wordless=bool(run.manifest.get("corpus", {}).get("lack_words")),
-        warnings=tuple(_short_of(run.manifest)),
+        warnings=_warnings(run.manifest),
     )
 
 
@@ -130,20 +127,21 @@ def _tuned(model: dict[str, Any], curves: dict[str, Curve], shows_last: bool) ->
     return None
 
 
-def _short_of(manifest: dict[str, Any]) -> list[str]:
-    out = []
+def _warnings(manifest: dict[str, Any]) -> tuple[str, ...]:
     prompts = int(manifest["counts"]["prompts"])
-    if prompts < 50:
-        out.append(
-            f"the profile has only {count_of(prompts, 'prompts')}: 100 or more give steadier curves."
-        )
-    return out
+    if prompts >= 50:
+        return ()
+    count = count_of(prompts, "prompts")
+    return (f"the profile has only {count}: 100 or more give steadier curves.",)
 
 
 def read_valley(evidence: Evidence) -> tuple[float | None, str, bool]:
-    """(probability of a valley, in words, whether it was read as in the published results); the probability is
-    None where nothing tells."""
-    entropy, sink = evidence.curve("prompt_entropy"), evidence.curve("sink_ratio")
+    """Return the probability of a valley, what was seen, and whether it was read as published.
+
+    The probability is None where nothing tells.
+    """
+    entropy = evidence.curve("prompt_entropy")
+    sink = evidence.curve("sink_ratio")
     valley = (
         None if entropy is None else find_valley(entropy.value, low=entropy.low, high=entropy.high)
     )

@@ -1,5 +1,6 @@
-"""What the published results say about depth: how much each layer gains over the last one, for
-models with and without a valley, and how well that carries over to a new family.
+"""Depth curves of the published results: how much each layer gains over the last one.
+
+There are curves for models with and without a valley, and how well they carry over to a new family.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SMOOTH = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the rule gained on a model of a family that it had not seen."""
+    """The gain of the rule on a model of a family that it had not seen."""
 
     family: str
     model: str
@@ -43,12 +44,12 @@ class Forecast:
     df: int
 
     def interval(self, layer: int) -> tuple[float, float]:
-        """95 % bounds of a layer's gain."""
+        """Return 95 % bounds of a layer's gain."""
         reach = student_quantile(0.975, self.df) * self.scale
         return float(self.gain[layer] - reach), float(self.gain[layer] + reach)
 
     def risk(self, layer: int) -> float:
-        """The chance that a layer scores below the last."""
+        """Return the chance that a layer scores below the last."""
         return student_cdf(-float(self.gain[layer]) / self.scale, self.df)
 
 
@@ -61,8 +62,10 @@ class Prior:
     outcomes: tuple[Outcome, ...] = ()
 
     def family_shares(self, probability: float, n_blocks: int) -> np.ndarray:
-        """Expected share of the headroom by family (rows) and layer, for a model that has a valley
-        with this probability."""
+        """Return the expected share of the headroom by family (rows) and layer.
+
+        The probability is that of a valley.
+        """
         depth = np.arange(n_blocks + 1) / n_blocks
         names = sorted({family for group in self.curves.values() for family in group})
         rows = []
@@ -88,8 +91,10 @@ class Prior:
         return out
 
     def shares(self, probability: float, n_blocks: int) -> np.ndarray:
-        """The mean over families within each group, mixed by the probability of a valley. The
-        embedding layer is never chosen."""
+        """Return the mean over families within each group, mixed by the probability of a valley.
+
+        The embedding layer is never chosen.
+        """
         mixed = np.zeros(n_blocks + 1)
         for weight, certain in ((probability, 1.0), (1 - probability, 0.0)):
             rows = (
@@ -101,7 +106,7 @@ class Prior:
         return mixed
 
     def forecast(self, shares: np.ndarray, widen: float = 1.0) -> Forecast:
-        """Gains in points from shares of the headroom, calibrated on the families left out.
+        """Return gains in points from shares of the headroom, calibrated on the families left out.
 
         To be careful, one more family that gains nothing is added to them.
         """
@@ -134,14 +139,14 @@ class Prior:
 
 
 def best_layer(shares: np.ndarray) -> int:
-    """The layer with the largest share; the last one unless another is expected to gain."""
+    """Return the layer with the largest share; the last one unless another is expected to gain."""
     layer = int(np.argmax(shares))
     return layer if shares[layer] > 0 else len(shares) - 1
 
 
 @lru_cache(maxsize=1)
 def shipped_prior() -> Prior:
-    """The prior that comes with the package, fitted on the published scores of four families."""
+    """Return the prior of the package, fitted on the published scores of four families."""
     stored = json.loads(
         resources.files("layerscope.choose").joinpath(FILE).read_text(encoding="utf-8")
     )

@@ -18,7 +18,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Rule:
-    """What leads from scores to the choice, for given candidates and limits.
+    """The function from scores to the choice, for given candidates and limits.
 
     `scores` are the expected scores. `baselines` has what stays for each candidate.
     """

@@ -28,7 +28,8 @@ UNSURE = 1.25
 """How much wider intervals are where the evidence was not read as in the published results."""
 
 LOWEST = ("prompt_entropy", "dataset_entropy", "curvature", "infonce", "lidar", "dime")
-FIXED, DEFAULT_DEPTH = "fixed_depth", 0.8
+FIXED = "fixed_depth"
+DEFAULT_DEPTH = 0.8
 _NEAR = 0.1  # share of the headroom within which one family alone cannot tell layers apart
 
 
@@ -77,7 +78,8 @@ def get_rule(name: str) -> Rule:
 
 def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
     """Return the answer under a prior: benchmarks give one that has not seen the model's family."""
-    last, warnings = evidence.n_blocks, list(evidence.warnings)
+    last = evidence.n_blocks
+    warnings = list(evidence.warnings)
 
     def keep_last(why: str) -> Answer:
         reason = f"no layer but the last can be trusted here: {why}"

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.choose import Candidate, Limits, Scores, decide
 from layerscope.choose.judges.agreement import Neighborhoods, similarities
 from layerscope.choose.labels.read import Labeled, read_labels
 from layerscope.command import Command
 from layerscope.core.heads import unit
-from layerscope.core.scores import DRAWS, Scores
+from layerscope.core.scores import DRAWS
 from layerscope.core.statistics import bootstrap_weights, spearman
 from layerscope.embedding.encoders import open_encoder
 from layerscope.errors import InvalidValueError, LayerscopeError
@@ -245,15 +246,18 @@ def _by_labels(
 ) -> tuple[_Compared, str]:
     """The best by labels; of those that the labels cannot tell from it, the fastest if it is
     clearly faster."""
-    scored = _scored(found, labeled)
-    score = {one.name: value for one, value in zip(found, scored.values, strict=True)}
+    scores = _scored(found, labeled)
+    score = {one.name: value for one, value in zip(found, scores.values, strict=True)}
+    candidates = [Candidate((), cost=1 / speeds[one.name]) for one in found]
+    decision = decide(candidates, [scores], 0, Limits(ties=True))
     ranked = [
         found[i]
-        for i in np.argsort(-np.nan_to_num(scored.values, nan=-np.inf), kind="stable").tolist()
+        for i in np.argsort(-np.nan_to_num(scores.values, nan=-np.inf), kind="stable").tolist()
     ]
-    best, tied = ranked[0], [found[i] for i in np.flatnonzero(scored.tied()).tolist()]
-    quick = [one for one in tied if speeds[one.name] >= _CLEARLY * speeds[best.name]]
-    pick = max(quick or [best], key=lambda one: speeds[one.name])
+    best, tied = found[decision.best], [found[i] for i in np.flatnonzero(decision.tied).tolist()]
+    quickest = found[decision.chosen]
+    is_faster = speeds[quickest.name] >= _CLEARLY * speeds[best.name]
+    pick = quickest if is_faster else best
     what = {"classification": "% of the labeled texts have a right nearest neighbor"}.get(
         labeled.kind, "rank correlation × 100"
     )
@@ -275,7 +279,7 @@ def _without_labels(
     """A trained encoder first; else the one that the others agree with most. Agreement does not say
     who is right."""
     if not (trained := [one for one in found if one.trained]):
-        pick = found[int(np.argmax(others))]
+        pick = found[Scores(np.array(others)).best()]
         return (
             pick,
             f"Use {pick.name}: the others agree with it most. Agreement does not say who is right: give labels= to know.",

@@ -177,8 +177,8 @@ def check_judge(judge: JudgeOption | None) -> JudgeOption:
             raise UnknownNameError("judge", judge, [NONE, *catalogue()], forms) from error
     if isinstance(judge, type) or not isinstance(judge, Judge):
         raise LayerscopeError(
-            "a judge is a model's name, a loaded model, or an object with name, summary, views and "
-            f"a method `judge`, not {judge!r:.60}."
+            "a judge is a model's name, a loaded model, or an object with name, views and a method "
+            f"`judge`, not {judge!r:.60}."
         )
     for view in judge.views:
         if view not in (TEXTS, *VIEWS):

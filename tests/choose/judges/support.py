@@ -6,8 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
+from layerscope.choose.judges.agreement import Neighborhoods, similarities
+from layerscope.choose.judges.base import scores_of_items
 from layerscope.core.readout import Readout
+from layerscope.core.scores import Scores
 
 DEFAULT = Readout()
 OTHER = Readout("one-word", "last", "raw", "keep", "corpus")
@@ -48,3 +52,15 @@ class Planted:
 
 CANDIDATES = Planted(((3.0, 1.0, 2.0), (2.0, 0.1, 0.6)))
 """The best is layer 1 of the second readout; the worst layer 0 of the first."""
+
+
+def agreement_of(reference: np.ndarray | Tensor) -> Scores:
+    """Score every candidate by its agreement with vectors, or with similarities (a tensor)."""
+    cosines = similarities(reference) if isinstance(reference, np.ndarray) else reference
+    neighborhoods = Neighborhoods.of(cosines)
+    items = [
+        neighborhoods.agreement(similarities(layer)).cpu().numpy()
+        for readout in CANDIDATES.readouts
+        for layer in CANDIDATES.vectors(readout)
+    ]
+    return scores_of_items("agreement", np.stack(items), seed=0)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.choose.judges.agreement import Agreement, Neighborhoods, _ranks, similarities
-from tests.choose.judges.support import CANDIDATES, planted
+from layerscope.choose.judges.agreement import Neighborhoods, _ranks, similarities
+from tests.choose.judges.support import agreement_of, planted
 
 
 def test_an_encoder_agrees_with_itself_and_not_with_noise():
@@ -62,25 +62,10 @@ def test_ranks_of_equals_are_shared():
 
 
 def test_the_planted_candidate_wins_and_intervals_hold_the_score():
-    judgment = Agreement(planted(0.3, seed=5)).judge(CANDIDATES)
-    assert judgment.best() == 4
-    assert judgment.values[0] < judgment.values[1]
-    low, high = judgment.interval()
-    assert (low < judgment.values).all()
-    assert (judgment.values < high).all()
-    assert judgment.gain(4, 2).low > 0
-
-
-def test_a_layer_where_all_texts_are_the_same_is_undefined():
-    class Flat:
-        readouts = CANDIDATES.readouts
-        layers = (0, 1)
-
-        def vectors(self, readout, view="texts"):
-            found = CANDIDATES.vectors(readout, view)[:2].copy()
-            found[0] = np.nan
-            return found
-
-    judgment = Agreement(planted(0.3, seed=5)).judge(Flat())
-    assert judgment.defined.tolist() == [False, True, False, True]
-    assert judgment.best() % 2 == 1
+    scores = agreement_of(planted(0.3, seed=5))
+    assert scores.best() == 4
+    assert scores.values[0] < scores.values[1]
+    low, high = scores.interval()
+    assert (low < scores.values).all()
+    assert (scores.values < high).all()
+    assert scores.gain(4, 2).low > 0

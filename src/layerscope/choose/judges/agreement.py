@@ -1,4 +1,4 @@
-"""Agreement with an encoder: do the texts have the same neighbors, in the same order?
+"""Agreement about neighbors: which texts are near, and in which order.
 
 For every text two things are compared with a reference encoder: which texts are its 10 nearest (the
 overlap), and in which order the reference's 50 nearest lie (a rank correlation). Their mean is what
@@ -13,9 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.choose.judges.base import Candidates, scores_of_items
-from layerscope.core.scores import Scores
-
 NEIGHBORS = 10
 NEAR = 50
 EQUAL = 3e-7
@@ -23,14 +20,16 @@ EQUAL = 3e-7
 
 
 def similarities(vectors: np.ndarray | Tensor) -> Tensor:
-    """Cosines (n, n) of vectors (n, D), on a GPU where there is one; −inf on the diagonal: no text
-    is its own neighbor."""
+    """Return cosines (n, n) of vectors (n, D), on a GPU where there is one.
+
+    The diagonal is −inf: no text is its own neighbor.
+    """
     rows = torch.as_tensor(vectors)
     return cosines(rows, rows).fill_diagonal_(-torch.inf)
 
 
 def cosines(rows: Tensor, columns: Tensor) -> Tensor:
-    """Cosines (n, m) of vectors (n, D) and (m, D), on a GPU where there is one."""
+    """Return cosines (n, m) of vectors (n, D) and (m, D), on a GPU where there is one."""
     pair = [torch.nn.functional.normalize(side.float(), dim=-1) for side in (rows, columns)]
     if torch.cuda.is_available():
         pair = [side.cuda() for side in pair]
@@ -39,8 +38,10 @@ def cosines(rows: Tensor, columns: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Neighborhoods:
-    """What a reference says of texts: who is near to whom. Made from similarities (n, n) with −inf
-    on the diagonal, or of other texts (m, n)."""
+    """The nearest texts of every text by a reference.
+
+    They are made from similarities (n, n) with −inf on the diagonal, or of other texts (m, n).
+    """
 
     member: Tensor
     near: Tensor
@@ -49,7 +50,7 @@ class Neighborhoods:
 
     @classmethod
     def of(cls, similarity: Tensor, neighbors: int = NEIGHBORS, near: int = NEAR) -> Neighborhoods:
-        """From similarities; of few texts at most half are near."""
+        """Return the neighbors by similarities; of few texts at most half are near."""
         n = similarity.shape[-1]
         count, wide = max(1, min(neighbors, (n - 1) // 2)), max(2, min(near, (n - 1) // 2))
         nearest = similarity.topk(max(count, wide), dim=-1).indices
@@ -59,8 +60,10 @@ class Neighborhoods:
         return cls(member, nearest[:, :wide], ranks - ranks.mean(), count)
 
     def agreement(self, similarity: Tensor) -> Tensor:
-        """Per text (n,): the mean of the overlap (0 to 1) and the rank correlation (−1 to 1) with
-        other similarities."""
+        """Return the agreement of other similarities for each text (n,).
+
+        It is the mean of the overlap (0 to 1) and the rank correlation (−1 to 1).
+        """
         order = _ranks(similarity.gather(1, self.near))
         order = order - order.mean(-1, keepdim=True)
         scale = torch.linalg.vector_norm(order, dim=-1) * torch.linalg.vector_norm(self.ranks)
@@ -68,8 +71,10 @@ class Neighborhoods:
         return (self.overlap(similarity) + (order @ self.ranks) / scale.clamp_min(1e-12)) / 2
 
     def overlap(self, similarity: Tensor) -> Tensor:
-        """Per text (n,): the share of the nearest that are the reference's; of equals at the edge
-        each counts as much."""
+        """Return for each text (n,) the share of its nearest that are the reference's.
+
+        Of equal ones at the edge each counts as much.
+        """
         nearest = similarity.topk(min(self.count + 1, similarity.shape[-1]), dim=-1)
         shared = self.member.gather(1, nearest.indices[:, : self.count]).float().mean(-1)
         edge = nearest.values[:, self.count - 1]
@@ -88,8 +93,10 @@ class Neighborhoods:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks along the last axis; equals share theirs: a sort would put them into an arbitrary
-    order."""
+    """Return ranks along the last axis; equal values share theirs.
+
+    A sort would put them into an arbitrary order.
+    """
     ordered = values.sort(dim=-1)
     out = torch.empty_like(values)
     out.scatter_(
@@ -104,31 +111,3 @@ def _ranks(values: Tensor) -> Tensor:
             (difference.abs() <= EQUAL).float().sum(-1) - 1
         ) / 2
     return out
-
-
-def agreement_items(reference: Neighborhoods, candidates: Candidates) -> np.ndarray:
-    """Return what each text contributes (candidates, texts); NaN where nothing is defined."""
-    rows = []
-    for readout in candidates.readouts:
-        for vectors in candidates.vectors(readout):
-            known = bool(torch.isfinite(torch.as_tensor(vectors)).all())
-            row = reference.agreement(similarities(vectors)).cpu().numpy() if known else None
-            rows.append(np.full(len(vectors), np.nan) if row is None else row)
-    return np.stack(rows)
-
-
-class Agreement:
-    """Agreement with the vectors (texts, D) of an encoder that is trusted, or with given
-    similarities."""
-
-    name = "agreement"
-    summary = "overlap of the 10 nearest neighbors with a trusted encoder's, and their order"
-    views: tuple[str, ...] = ()
-
-    def __init__(self, reference: np.ndarray | Tensor) -> None:
-        self.reference = Neighborhoods.of(similarities(reference))
-
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> Scores:
-        """Score by the mean agreement over the texts."""
-        items = agreement_items(self.reference, candidates)
-        return scores_of_items(self.name, items, seed)

@@ -39,7 +39,6 @@ class Judge(Protocol):
     """A way to tell good candidates from bad ones. `views` are those it needs besides the texts."""
 
     name: str
-    summary: str
     views: tuple[str, ...]
 
     def judge(self, candidates: Candidates, *, seed: int = 0) -> Scores:

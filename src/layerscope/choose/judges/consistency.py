@@ -15,13 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.choose.judges.agreement import (
-    Neighborhoods,
-    agreement_items,
-    cosines,
-    similarities,
-)
-from layerscope.choose.judges.base import Candidates, rank_of, scores_of_items, text_weights
+from layerscope.choose.judges.agreement import cosines, similarities
+from layerscope.choose.judges.base import Candidates, rank_of, text_weights
 from layerscope.core.scores import Scores
 
 __all__ = ["drop_words", "halves"]
@@ -35,14 +30,14 @@ LEAST_WORDS = 4
 
 
 def units(text: str) -> tuple[list[str], str]:
-    """What a text is made of, and what joins it: words, or characters where there are fewer than
-    four words."""
+    """Return the words of a text, or its characters where there are few words, and what joins
+    them."""
     words = text.split()
     return (words, " ") if len(words) >= LEAST_WORDS else (list(text), "")
 
 
 def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
-    """The text without a share of its words, drawn at random; at least one goes and one stays."""
+    """Return the text without a share of its words; at least one goes and one stays."""
     parts, joint = units(text)
     if len(parts) < 2:
         return text
@@ -55,7 +50,7 @@ def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
 
 
 def halves(text: str) -> tuple[str, str]:
-    """The first and the second half of a text.
+    """Return the first and the second half of a text.
 
     >>> halves("one two three four five")
     ('one two three', 'four five')
@@ -68,7 +63,7 @@ def halves(text: str) -> tuple[str, str]:
 
 
 def make_views(texts: Sequence[str], seed: int = 0) -> dict[str, list[str]]:
-    """The parts of every text that the questions need."""
+    """Return the parts of every text that the questions need."""
     rng = np.random.default_rng([seed, len(texts)])
     split = [halves(text) for text in texts]
     return {
@@ -88,8 +83,10 @@ def consistency_items(candidates: Candidates) -> np.ndarray:
 
 
 def _questions(*views: np.ndarray | Tensor) -> np.ndarray:
-    """(3, texts) of one candidate, from its vectors of the texts, of most of each, and of its
-    halves."""
+    """Return the answers (3, texts) of one candidate.
+
+    They follow from its vectors of the texts, of most of each text, and of its halves.
+    """
     whole, dropped, first, second = (torch.as_tensor(rows) for rows in views)
     if not all(bool(torch.isfinite(rows).all()) for rows in (whole, dropped, first, second)):
         return np.full((3, len(whole)), np.nan)
@@ -103,7 +100,7 @@ def _questions(*views: np.ndarray | Tensor) -> np.ndarray:
 
 
 def _reciprocal_ranks(similarity: Tensor) -> Tensor:
-    """1 / rank of the partner, which is on the diagonal; of equals half come before it."""
+    """Return 1 / rank of the partner, which is on the diagonal; half of equal ones come first."""
     own = similarity.diagonal()[:, None]
     before = (similarity > own).sum(1) + ((similarity == own).sum(1) - 1) / 2
     return 1 / (1 + before)
@@ -115,22 +112,7 @@ def added_ranks(items: np.ndarray, seed: int = 0) -> Scores:
     weights = np.concatenate([np.full((1, count), 1 / count), text_weights(count, seed)])
     means = items.astype(np.float64) @ weights.T  # (3, candidates, draws)
     ranks = np.mean([rank_of(question) for question in means], axis=0)
-    return Scores(ranks[:, 0], ranks[:, 1:], SelfConsistency.name)
-
-
-class SelfConsistency:
-    """Recognizing texts by their parts, then agreement with the consensus of those that do it
-    best."""
-
-    name = "self-consistency"
-    summary = "recognizes texts by their parts, then agrees with the consensus of the readouts that do it best"
-    views: tuple[str, ...] = VIEWS
-
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> Scores:
-        """Score by the agreement with the consensus."""
-        leaders = best_candidates(added_ranks(consistency_items(candidates), seed).values)
-        reference = Neighborhoods.of(consensus(candidates, leaders))
-        return scores_of_items(self.name, agreement_items(reference, candidates), seed)
+    return Scores(ranks[:, 0], ranks[:, 1:], "self-consistency")
 
 
 def best_candidates(values: np.ndarray) -> list[int]:

@@ -17,7 +17,6 @@ class FewLabels:
     """The score on labeled examples; `view` names the vectors of the examples' texts."""
 
     name = "labels"
-    summary = "the score on a few labeled examples"
     views: tuple[str, ...] = ()
 
     def __init__(self, labeled: Labeled, folds: int = 5, view: str = TEXTS) -> None:

@@ -1,5 +1,4 @@
-"""How vectors are judged by labels: what each example contributes, and the score of any weighting
-of the examples.
+"""Measures of vectors by labels: the contribution of each example, and the score of a weighting.
 
 Three kinds of labels: texts with classes, pairs that belong together or not, and pairs with a
 score.
@@ -26,7 +25,7 @@ from layerscope.core.statistics import average_precision, spearman
 
 @dataclass(frozen=True)
 class Contributions:
-    """What each example contributes to the score (layers, n).
+    """The contribution of each example to the score (layers, n).
 
     `rounds` (rounds, layers, n) is there where something is trained: the same without the examples
     that a round tests, and, for those, how they are then judged. `accuracy` (layers, n) is there
@@ -46,27 +45,28 @@ class LabelMeasure(Protocol):
     tested: np.ndarray
 
     def items(self, vectors: np.ndarray) -> Contributions:
-        """What each example contributes, from vectors (layers, texts, D); NaN throughout where a
-        layer is undefined."""
+        """Return the contributions, from vectors (layers, texts, D).
+
+        They are NaN throughout where a layer is undefined.
+        """
         ...
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The score (layers, draws) of contributions (layers, n) under weights (draws, n): how
-        often each counts."""
+        """Return scores (layers, draws) of contributions (layers, n) under weights (draws, n)."""
         ...
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
-        """The score (draws,) to expect of vectors that know nothing of the labels."""
+        """Return the score (draws,) to expect of vectors that know nothing of the labels."""
         ...
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(layers, draws) from (layers, n) and (draws, n)."""
+    """Return means (layers, draws) of values (layers, n) under weights (draws, n)."""
     return values.astype(np.float64) @ (weights / weights.sum(1, keepdims=True)).T
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Cosine of each pair, (layers, n) from twice (layers, n, D)."""
+    """Return the cosine of each pair (layers, n) of vectors (layers, n, D)."""
     product = np.einsum("lnd,lnd->ln", first, second, dtype=np.float64)
     sizes = [np.linalg.norm(side.astype(np.float64), axis=-1) for side in (first, second)]
     return product / np.maximum(sizes[0] * sizes[1], 1e-30)
@@ -95,8 +95,10 @@ class Classes:
         self.weights = (len(targets) / (counts > 0).sum()) / counts[targets]
 
     def items(self, vectors: np.ndarray) -> Contributions:
-        """How well each example is separated from those of other classes, with all examples and in
-        every round."""
+        """Return how well each example is separated from those of other classes.
+
+        That is with all examples, and in every round.
+        """
         chosen = vectors[:, self.rows]
         known = np.isfinite(chosen).all((1, 2))
         judged = np.full((len(vectors), len(self.targets)), np.nan)
@@ -124,18 +126,19 @@ class Classes:
         return Contributions(judged, rounds, right)
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The mean over the examples."""
+        """Return the mean over the examples."""
         return weighted_mean(judged, weights)
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
-        """One half: vectors that know nothing rank an example above another class as often as
-        below."""
+        """Return one half: without knowledge an example ranks above another class half of the time."""
         return np.full(len(weights), 0.5)
 
 
 def _both(by_probe: np.ndarray, by_cosine: np.ndarray) -> np.ndarray:
-    """Their mean (layers, n). Deviations from the layer's mean are doubled: an example counts on
-    both sides of its comparisons, which resampling must see."""
+    """Return the mean (layers, n) of both, with deviations from the layer's mean doubled.
+
+    An example counts on both sides of its comparisons, which resampling must see.
+    """
     share = (by_probe + by_cosine) / 2
     mean = share.mean(-1, keepdims=True)
     return mean + 2 * (share - mean)
@@ -162,16 +165,18 @@ class Pairs:
         return self.targets
 
     def items(self, vectors: np.ndarray) -> Contributions:
-        """The cosine of every pair."""
+        """Return the cosine of every pair."""
         return Contributions(cosines(vectors[:, self.first], vectors[:, self.second]))
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Average precision (layers, draws); equal cosines are taken together."""
+        """Return average precisions (layers, draws); equal cosines are taken together."""
         return average_precision(judged, self.targets, weights)
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
-        """The mean average precision of random orders, which for few pairs is above the share of
-        those that belong together."""
+        """Return the mean average precision of random orders.
+
+        For few pairs it is above the share of those that belong together.
+        """
         count, hits = weights.sum(1), (weights * self.targets).sum(1)
         out = np.empty(len(weights))
         for i, (n, p) in enumerate(zip(count, hits, strict=True)):
@@ -190,11 +195,11 @@ class ScoredPairs(Pairs):
         return np.zeros(len(self.targets))
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Spearman's ρ (layers, draws); an example that counts twice is two equal examples."""
+        """Return Spearman's ρ (layers, draws); an example that counts twice is two equal ones."""
         return spearman(judged, self.targets, weights)
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
-        """No correlation."""
+        """Return no correlation."""
         return np.zeros(len(weights))
 
 
@@ -202,7 +207,7 @@ __all__ = ["Contributions", "LabelMeasure", "make_measure"]
 
 
 def make_measure(labeled: Labeled, folds: int = 5, seed: int = 0) -> LabelMeasure:
-    """The measure for a kind of labels; it reads vectors in the order of `labeled.texts`."""
+    """Return the measure for a kind of labels; it reads vectors in the order of `labeled.texts`."""
     place = {text: i for i, text in enumerate(labeled.texts)}
     rows = [np.array([place[text] for text in side]) for side in labeled.sides]
     if labeled.kind == "classification":

@@ -24,7 +24,7 @@ the third."""
 
 
 def stratified_folds(labels: np.ndarray, folds: int, repeats: int, seed: int) -> list[np.ndarray]:
-    """Fold numbers (n,) for each repetition.
+    """Return fold numbers (n,) for each repetition.
 
     >>> [int((fold == k).sum()) for fold in stratified_folds(np.array([0, 0, 0, 1, 1, 1]), 3, 1, 0) for k in range(3)]
     [2, 2, 2]
@@ -45,8 +45,10 @@ def stratified_folds(labels: np.ndarray, folds: int, repeats: int, seed: int) ->
 
 
 def tested_in_rounds(labels: np.ndarray, repeats: int, seed: int) -> np.ndarray:
-    """Which examples each round leaves out (rounds, n): every example in one round of each
-    repetition."""
+    """Return which examples each round leaves out (rounds, n).
+
+    Every example is left out in one round of each repetition.
+    """
     splits = stratified_folds(labels, OUTER, repeats, seed)
     return np.stack([folds == fold for folds in splits for fold in range(OUTER)])
 
@@ -62,8 +64,10 @@ condition, and quicker."""
 
 
 def grams(vectors: np.ndarray) -> Tensor:
-    """Inner products (layers, n, n) of centered vectors (layers, n, D), scaled to a mean of 1 on
-    the diagonal."""
+    """Return inner products (layers, n, n) of centered vectors (layers, n, D).
+
+    They are scaled to a mean of 1 on the diagonal.
+    """
     rows = torch.from_numpy(np.ascontiguousarray(vectors))
     exact = torch.float64 if rows.shape[1] <= _EXACT else torch.float32
     rows = (rows - rows.mean(1, keepdim=True, dtype=torch.float64)).to(exact)
@@ -93,8 +97,10 @@ class Probe:
         ]
 
     def left_out(self, splits: Sequence[np.ndarray]) -> np.ndarray:
-        """Predictions (splits, layers, n, k), each example's by a probe that has not seen its fold.
-        `splits` are fold numbers."""
+        """Return predictions (splits, layers, n, k) by probes that have not seen an example's fold.
+
+        `splits` are fold numbers.
+        """
         inverse = _chosen(self._inverses, self.goal, self.shares)
         return _cross_validated(inverse, self.goal, splits).numpy()
 
@@ -125,7 +131,7 @@ class Probe:
 
 
 def _best(inverses: Sequence[Tensor], goal: Tensor, shares: Tensor) -> Tensor:
-    """Which penalty has the smallest leave-one-out error, per layer."""
+    """Return the penalty with the smallest leave-one-out error for each layer."""
     errors = []
     for inverse in inverses:
         residual = (inverse @ goal) / inverse.diagonal(dim1=1, dim2=2)[..., None]

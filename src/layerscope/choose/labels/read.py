@@ -182,7 +182,7 @@ def _check_classes(
 
 
 def _find(columns: Sequence[str]) -> dict[str, str]:
-    """What each column that is known by name is for."""
+    """Return the columns that are known by name, by their role."""
     by_name = {name.strip().lower(): name for name in reversed(columns)}
     return {
         what: by_name[name]

@@ -43,7 +43,7 @@ GUESSES = "on examples that had no part in choosing it, it may do no better than
 
 @dataclass(frozen=True)
 class LabelEvidence:
-    """What every example contributes to the score of every candidate.
+    """The contribution of every example to the score of every candidate.
 
     Candidates are all layers under the first readout, then all under the second, and so on.
     `judged` (candidates, n) is NaN where a layer is undefined. `groups` are the examples' classes,
@@ -184,7 +184,7 @@ def smooth_layers(scores: np.ndarray, width: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RoundGains:
-    """What a choice made without some examples gains on them: one value a round.
+    """The gain of a choice on examples that had no part in it: one value a round.
 
     The gain is over the baseline, over the last layer of the same readout, and over chance.
     """

@@ -1,5 +1,4 @@
-"""What the layers belong to (a model, or a run whose manifest names one), and the vectors of texts
-under every readout."""
+"""The model of a choice by labels, given or named by a run, and the vectors of the labeled texts."""
 
 from __future__ import annotations
 
