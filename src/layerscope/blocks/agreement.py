@@ -117,6 +117,15 @@ def similarity_agreement(
     return float(correlation[0]), correlation[1:]
 
 
+def measure_agreement(
+    whole: np.ndarray, other: np.ndarray, queries: int, draws: int = DRAWS, seed: int = 0
+) -> tuple[float, np.ndarray]:
+    """Return the agreement of rankings if there are queries, else that of all similarities."""
+    if queries:
+        return ranking_agreement(whole, other, queries, draws, seed)
+    return similarity_agreement(whole, other, draws, seed)
+
+
 def shared_neighbors(whole: np.ndarray, other: np.ndarray, queries: int = 0) -> float:
     """Return which share of a text's nearest texts (a query's nearest documents) by the whole model
     are its nearest by the other."""

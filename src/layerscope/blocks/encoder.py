@@ -108,7 +108,7 @@ class Encoder:
             )
         self._parent, _, self._leaf = path.rpartition(".")
         name = getattr(pipeline, "default_prompt_name", None)
-        self._prompt = pipeline.prompts.get(name) if name else None
+        self.prompt = pipeline.prompts.get(name) if name else None
         self._as_tuple = self._returns_tuple()
 
     @classmethod
@@ -176,7 +176,7 @@ class Encoder:
         before = self.pipeline.max_seq_length
         self.pipeline.max_seq_length = self.max_length
         try:
-            features = self.pipeline.preprocess([texts[i] for i in rows], prompt=self._prompt)
+            features = self.pipeline.preprocess([texts[i] for i in rows], prompt=self.prompt)
         finally:
             self.pipeline.max_seq_length = before
         moved = {

@@ -14,18 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.blocks.agreement import (
-    TextSet,
-    ranking_agreement,
-    shared_neighbors,
-    similarity_agreement,
-)
+from layerscope.blocks.agreement import TextSet, measure_agreement, shared_neighbors
 from layerscope.blocks.encoder import Batch, Encoder, Variant
 from layerscope.blocks.folder import transformer_path, verify_folder, write_folder
 from layerscope.blocks.kinds import BlockKind, find_kind
 from layerscope.blocks.refit import refit
 from layerscope.blocks.result import FasterEncoder
 from layerscope.blocks.search import Step, search
+from layerscope.blocks.train import TrainedBlocks, TrainRequest, train_blocks
 from layerscope.blocks.words import AGREEMENT, RANKING, card, headline
 from layerscope.choose import Candidate, Decision, Limits, Scores, decide
 from layerscope.choose.labels.measures import make_measure
@@ -47,19 +43,27 @@ SEARCHED = 200
 CHECKED = 500
 MOST_TOKENS = 60_000
 LEAST_CHECKED = 20
-LEAST_QUERIES = 20
+TRAINED_SHARE = 0.5
 _TIMED = 128
 _VERIFIED = 20
 _DRAWS = 1000
+WEIGHTS = {"none": "as they are", "refit": "refitted", "train": "trained"}
+"""What was done to the weights of a candidate's blocks."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for: a limit on the cost, on the agreement, or neither."""
+    """What is asked for: a limit on the cost, on the agreement, or neither; and a training."""
 
     budget: float | None = None
     keep: float | None = None
     seed: int = 0
+    train: TrainRequest | None = None
+
+    @property
+    def share(self) -> float | None:
+        """Return the share of the blocks that may run: half where a training has no budget."""
+        return TRAINED_SHARE if self.train is not None and self.budget is None else self.budget
 
     def check(self, n_blocks: int) -> None:
         """Refuse limits that nothing can hold."""
@@ -88,11 +92,6 @@ class Texts:
         cls, name: str, facts: dict[str, Any], texts: Sequence[str], queries: Sequence[str] = ()
     ) -> Texts:
         """Set a quarter of the texts and of the queries aside, at most `CHECKED` in all."""
-        if 0 < len(queries) < LEAST_QUERIES:
-            raise InvalidValueError(
-                f"{len(queries)} queries are too few to compare rankings: give at least "
-                f"{LEAST_QUERIES}, or leave queries= out to compare the texts with each other."
-            )
         both = TextSet.of(texts, queries)
         count = max(LEAST_CHECKED // 2, min(CHECKED, len(both) // 4))
         return cls(name, facts, *both.cut(count))
@@ -170,7 +169,8 @@ def make_faster(
     checked = encoder.batches(texts.checked.texts)
     queries = texts.checked.queries
     candidates = [_Measured(Candidate(encoder.whole.blocks), encoder.whole)]
-    limit = KEEP if request.keep is None and request.budget is None else request.keep
+    trained: TrainedBlocks | None = None
+    limit = KEEP if request.keep is None and request.share is None else request.keep
     whole = encoder.encode(encoder.whole, checked)
     candidates[0].measure(whole, whole, queries, request.seed)
     for size in [size for size in sizes if size in subsets]:
@@ -178,23 +178,43 @@ def make_faster(
             vectors = encoder.encode(one.variant, checked)
             one.measure(whole, vectors, queries, request.seed)
             candidates.append(one)
+        if request.train is not None:
+            trained = train_blocks(
+                encoder, candidates[-1].variant, texts.fitted, request.train, request.seed, bar
+            )
+            student = _Measured(
+                Candidate(trained.variant.blocks, "train", cost=size / encoder.n_blocks),
+                trained.variant,
+            )
+            vectors = encoder.encode(trained.variant, checked)
+            student.measure(whole, vectors, queries, request.seed)
+            candidates.append(student)
         if _is_enough(candidates, limit, size, encoder.n_blocks):
             break
     decision = decide(
         [one.candidate for one in candidates],
         [_scores(candidates)],
         baseline=0,
-        limits=Limits(request.budget, limit),
+        limits=Limits(request.share, limit),
     )
-    if request.budget is not None and not decision.kept:
+    if request.share is not None and not decision.kept:
         raise LayerscopeError(
-            f"nothing within budget={request.budget:g} keeps {limit:g} of the agreement: the best "
+            f"nothing within budget={request.share:g} keeps {limit:g} of the agreement: the best "
             f"keeps {decision.claim.after:.3f}. Raise the budget, or lower keep=."
         )
     chosen = candidates[decision.chosen]
     made = MadeEncoder(encoder, chosen.variant, texts, license_name)
     manifest = _manifest(encoder, texts, fitted, identity, candidates, decision, labels, request)
-    manifest |= {"config": config or {}, "warnings": _notes(kind, decision, limit, request)}
+    manifest |= {
+        "config": config or {},
+        "training": _training(trained, candidates),
+        "warnings": _notes(kind, decision, limit, request),
+    }
+    if trained is not None and chosen.candidate.transform != "train":
+        manifest["warnings"].append(
+            f"training did not help: agreement {candidates[-1].agreement:.3f} after "
+            f"{trained.steps:,} steps, {chosen.agreement:.3f} without. It is left out."
+        )
     manifest["seconds"] = {"taken": perf_counter() - start}
     front = _front(candidates, decision.chosen)
     return FasterEncoder(front, _removals(steps), manifest, _made=made)
@@ -212,10 +232,7 @@ class _Measured:
 
     def measure(self, whole: np.ndarray, vectors: np.ndarray, queries: int, seed: int) -> None:
         """Compare vectors of the texts that fitted nothing; the first `queries` are queries."""
-        if queries:
-            self.agreement, self.draws = ranking_agreement(whole, vectors, queries, seed=seed)
-        else:
-            self.agreement, self.draws = similarity_agreement(whole, vectors, seed=seed)
+        self.agreement, self.draws = measure_agreement(whole, vectors, queries, seed=seed)
         self.neighbors = shared_neighbors(whole, vectors, queries)
 
 
@@ -224,8 +241,8 @@ def _sizes(n_blocks: int, request: Request) -> list[int]:
 
     With a budget the largest number it allows, otherwise from a third upward.
     """
-    if request.budget is not None:
-        return [min(int(request.budget * n_blocks + 1e-9), n_blocks - 1)]
+    if request.share is not None:
+        return [max(1, min(int(request.share * n_blocks + 1e-9), n_blocks - 1))]
     shares = (1 / 3, 1 / 2, 2 / 3, 3 / 4, 5 / 6)
     counts = {max(1, int(share * n_blocks + 1e-9)) for share in shares}
     return sorted(count for count in counts if count < n_blocks)
@@ -279,7 +296,7 @@ def _front(candidates: Sequence[_Measured], chosen: int) -> pd.DataFrame:
             {
                 "count": len(one.candidate.blocks),
                 "blocks": " ".join(map(str, one.candidate.blocks)),
-                "weights": "refitted" if one.candidate.transform == "refit" else "as they are",
+                "weights": WEIGHTS[one.candidate.transform],
                 "cost": one.candidate.cost,
                 "agreement": one.agreement,
                 "ci_low": float(low),
@@ -316,7 +333,7 @@ def _manifest(
     request: Request,
 ) -> dict[str, Any]:
     chosen = candidates[decision.chosen]
-    how = "refitted by least squares" if chosen.candidate.transform == "refit" else "as they are"
+    how = {**WEIGHTS, "refit": "refitted by least squares"}[chosen.candidate.transform]
     manifest: dict[str, Any] = {
         "kind": "encoder",
         "layerscope": VERSION,
@@ -353,6 +370,19 @@ def _manifest(
     }
     manifest["reason"] = headline(manifest)
     return manifest
+
+
+def _training(
+    trained: TrainedBlocks | None, candidates: Sequence[_Measured]
+) -> dict[str, Any] | None:
+    if trained is None:
+        return None
+    return {
+        "steps": trained.steps,
+        "texts": trained.texts,
+        "agreement": candidates[-1].agreement,
+        "agreement_before": max(one.agreement for one in candidates[1:-1]),
+    }
 
 
 def _label_claim(

@@ -71,6 +71,15 @@ def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{texts['fitted']:,} others ({texts['tokens']:,} tokens)",
         ),
     ]
+    training = manifest.get("training")
+    if training:
+        lines.append(
+            (
+                "training",
+                f"{training['steps']:,} steps on {training['texts']:,} texts: agreement "
+                f"{training['agreement_before']:.3f} → {training['agreement']:.3f}",
+            )
+        )
     if "servers" in manifest:
         lines.append(("opens in", opening_words(manifest["servers"])))
     return lines
@@ -106,6 +115,17 @@ def as_text(result: FasterEncoder) -> str:
     stream = io.StringIO()
     print_faster(result, Console(file=stream, width=200, highlight=False, color_system=None))
     return stream.getvalue()
+
+
+def _fitting(choice: Mapping[str, Any]) -> str:
+    """Return how the weights of the kept blocks came about, for the card."""
+    refitted = (
+        "The last linear layer of a kept block was fitted by ridge regression, so that the block "
+        "also does\nthe work of those removed behind it."
+    )
+    if choice["how"] == "trained":
+        return f"{refitted} Then the blocks were trained to give the\nwhole encoder's vectors."
+    return refitted if choice["how"].startswith("refitted") else "Their weights are as they were."
 
 
 def card(manifest: Mapping[str, Any], license_name: str) -> str:
@@ -146,8 +166,7 @@ vectors = model.encode(["A text.", "Another text."])
 {listed}
 
 The blocks were chosen one removal at a time by agreement with the whole encoder on unlabeled texts.
-The last linear layer of a kept block was fitted by ridge regression, so that the block also does
-the work of those removed behind it. On texts of another kind the agreement is lower: measure it
+{_fitting(choice)} On texts of another kind the agreement is lower: measure it
 with `layerscope compare {base["name"]} THIS_FOLDER --data YOUR_TEXTS`.
 
 ## Verified

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from layerscope.core.readout import Readout
 from layerscope.core.statistics import Interval
 
-Transform = Literal["none", "refit"]
+Transform = Literal["none", "refit", "train"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Candidate:
     """One way to get vectors from a model.
 
     - `blocks`: the blocks that run, in order. Those of layer k are 0 … k − 1.
-    - `transform`: `refit` where the weights of kept blocks were fitted to stand for removed ones.
+    - `transform`: `refit` where the weights of kept blocks were fitted to stand for removed ones,
+      `train` where they were trained to.
     - `readout`: how states become a vector; None for the model's own pipeline.
     - `cost`: tokens × blocks that run, relative to the baseline.
     - `blocked`: why the candidate may not be chosen; empty if it may.

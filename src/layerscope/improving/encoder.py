@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from layerscope.blocks.encoder import Encoder
 from layerscope.blocks.folder import reads_last_state
 from layerscope.blocks.job import Request, Texts, make_faster
 from layerscope.blocks.result import FasterEncoder
+from layerscope.blocks.train import TrainRequest
 from layerscope.choose.labels.read import Labeled
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
@@ -18,12 +19,14 @@ from layerscope.errors import LayerscopeError
 from layerscope.exporting.describing import license_of
 from layerscope.exporting.servers import SERVERS, check_servers
 from layerscope.improving.request import ImproveRequest, Run
-from layerscope.improving.resume import is_done
+from layerscope.improving.resume import is_done, training_folder
 from layerscope.improving.sample import Sample, own_readout
+from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.source import resolve
 from layerscope.progress import Progress
+from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 
 
@@ -48,33 +51,51 @@ def improve_encoder(
     sample: Sample,
     labels: Labeled | None,
     bar: Progress,
+    *,
+    queries: Sequence[str] = (),
+    work: Path | None = None,
+    on_rows: OnRows | None = None,
 ) -> FasterEncoder:
-    """Make an encoder faster on a sample; a run that is finished in `out` is read back."""
+    """Make an encoder faster on a sample; a run that is finished in `out` is read back.
+
+    With queries the texts of the sample are the documents that they should find.
+    """
     _check_opens(folder, request.servers)
-    limits = Request(request.budget, request.keep, request.seed)
-    texts = Texts.divide(sample.name, sample.facts, [*sample.texts, *sample.more])
+    texts = Texts.divide(sample.name, sample.facts, [*sample.texts, *sample.more], queries)
     config = {
         "model": model_key(model.identity),
         "texts": sample.facts["fingerprint"],
+        "queries": sha256("\n".join(queries).encode()).hexdigest() if queries else None,
         "count": len(texts.fitted),
         "labels": None if labels is None else labels.facts(),
         "max_length": request.max_length,
-        **asdict(limits),
+        "budget": request.budget,
+        "keep": request.keep,
+        "seed": request.seed,
+        "train": None if request.train is None else dict(request.train),
+        "time": request.time,
         "layerscope": VERSION,
     }
     out = request.out
     if out is not None and is_done(out, request.overwrite, config):
         return FasterEncoder.load(out)
-    result = make_faster(
-        Encoder.open(folder, model.device, model.dtype, request.max_length),
-        texts,
-        limits,
-        model.identity,
-        bar,
-        labels=labels,
-        license_name=license_of(model, folder, True),
-        config=config,
-    )
+    encoder = Encoder.open(folder, model.device, model.dtype, request.max_length)
+    with training_folder(work) as checkpoints:
+        training = None
+        if request.train is not None:
+            place = checkpoints / config_key(config)[:16]
+            place.mkdir(exist_ok=True)
+            training = TrainRequest(place, request.time, request.train, on_rows)
+        result = make_faster(
+            encoder,
+            texts,
+            Request(request.budget, request.keep, request.seed, training),
+            model.identity,
+            bar,
+            labels=labels,
+            license_name=license_of(model, folder, True),
+            config=config,
+        )
     if out is not None:
         bar.begin(f"writing {out}|folder", 1)
         result.save(out, request.overwrite)

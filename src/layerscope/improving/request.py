@@ -72,14 +72,15 @@ class ImproveRequest:
         if self.train is not None:
             require("train")
             check_settings(self.train)
-        if self.is_search:
-            self._check_search()
         make_grid(self.templates, has_cls=False, has_norm=True)
         check_judge(self.judge)
         if self.out is not None and not (self.out / MANIFEST).is_file():
             check_free(self.out, self.overwrite)  # a run that is there may be this very one
 
-    def _check_search(self) -> None:
+    def check_search(self) -> None:
+        """Refuse what a search with a language model cannot do."""
+        if not self.is_search:
+            return
         if self.servers:
             raise InvalidValueError(
                 "queries are read in their own way by sentence-transformers alone: leave out "

@@ -70,8 +70,9 @@ def improve(
     **A sentence encoder** (given by name or folder) keeps its readout and loses blocks: those that
     its own vectors of these texts need least are left out, and the others are refitted by least
     squares to do their work as well. Without a limit the cheapest is taken that agrees well enough.
-    `budget`, `keep` and `labels` (which only measure the result) are for it; other options of the
-    choice are not.
+    With `train` the kept blocks are trained too, to give the whole encoder's vectors; with
+    `queries` it has to rank these texts for each query as the whole encoder does. `budget`, `keep`
+    and `labels` (which only measure the result) are for it; other options of the choice are not.
 
     **A language model:** every layer under every readout is judged on a sample of the texts. So are
     heads: linear maps of a layer's plain reading, fitted so that similarities agree with those of
@@ -100,7 +101,7 @@ def improve(
     - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`
       (of more than 50,000, a part drawn at random), or `auto` (as many as take a quarter of the
       time of the choice). `time`: minutes to read further texts for the fit, instead.
-    - `train`: train the blocks below a head too, in at most `time` minutes (30 if not given).
+    - `train`: train the blocks that are kept too (of a language model with a head), in at most `time` minutes (30 if not given).
       Without a budget the model keeps half of its blocks. Or settings of sentence-transformers'
       trainer: `train={"per_device_train_batch_size": 64}`.
     - `on_rows`: a function such as `wandb.log`, called with the numbers of a training's steps.
@@ -157,9 +158,20 @@ def improve(
         request.check_sample(drawn)
         loaded = command.load(model, tokenizer)
         request.check_model(loaded)
-        folder = None if is_search else encoder_folder(model, loaded, offline)
-        if folder is not None and not request.trains:
-            return improve_encoder(request, loaded, folder, drawn, labeled, command.bar)
+        folder = encoder_folder(model, loaded, offline)
+        if folder is not None and pairs is None:
+            return improve_encoder(
+                request,
+                loaded,
+                folder,
+                drawn,
+                labeled,
+                command.bar,
+                queries=() if search is None else search.queries,
+                work=work,
+                on_rows=on_rows,
+            )
+        request.check_search()
         if keep is not None:
             raise LayerscopeError(
                 f"keep= is for sentence encoders given by name, and {loaded.name} is none. Give "
