@@ -120,6 +120,7 @@ def test_without_a_budget_half_of_the_blocks_are_trained(tmp_path: Path):
     assert len(result.blocks) == 1
 
 
+@pytest.mark.slow
 def test_a_prompt_is_trained_with(tmp_path: Path):
     folder = write_tiny(tmp_path / "tiny", "bert")
     (folder / "config_sentence_transformers.json").write_text(
