@@ -128,7 +128,6 @@ def test_what_nothing_keeps_is_said_and_all_blocks_stay(bert_folder: Path, tmp_p
     [
         ({"keep": 1.5}, r"above 0 and at most 1, not 1.5"),
         ({"budget": 0.2}, r"allows no block: one of 3 costs 0.33"),
-        ({"train": True}, r"is a sentence encoder, which improve does not train"),
     ],
 )
 def test_mistakes_are_said(bert_folder: Path, options: dict, message: str):

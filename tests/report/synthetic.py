@@ -12,6 +12,7 @@ import pandas as pd
 
 from layerscope import Evaluation, ProbeRun, Profile
 from layerscope.blocks import FasterEncoder
+from layerscope.blocks.words import AGREEMENT
 from layerscope.choose.choice import Choice
 from layerscope.core.readout import Readout
 from layerscope.improving import Improved
@@ -269,12 +270,13 @@ def synthetic_faster(name: str = "small") -> FasterEncoder:
     manifest = {
         "kind": "encoder",
         "model": {"name": name, "n_blocks": 3},
-        "texts": {"name": "texts", "checked": 32, "fitted": 96, "tokens": 3931},
+        "texts": {"name": "texts", "checked": 32, "queries": 0, "fitted": 96, "tokens": 3931},
         "choice": {
             "blocks": [0, 1], "how": "refitted by least squares", "cost": 0.67, "neighbors": 0.78
         },
         "claim": {"source": "encoder", "before": 1.0, "after": 0.87, "interval": [-0.2, -0.07]},
         "labels": None,
+        "conventions": {"agreement": AGREEMENT},
         "speed": {"whole": 70.0, "faster": 98.0},
         "warnings": [],
     }  # fmt: skip
