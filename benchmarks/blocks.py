@@ -6,13 +6,14 @@
 For every task the blocks are chosen and refitted on up to 1,500 of its other texts, or on texts of
 six other sources. Classes: accuracy of a logistic regression on 8 examples of each, mean of three
 draws, 700 texts. Pairs: Spearman's ρ of the cosines, 500 pairs. WikiQA: mean average precision, 120
-queries. Beside the choice of the search: the last blocks cut, evenly spaced blocks, and the greedy
-choice of blocks as they are.
+queries; blocks are chosen by the rankings of other queries. Beside the choice of the search: the
+last blocks cut, evenly spaced blocks, the greedy choice of blocks as they are, and training.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +28,12 @@ from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
 from layerscope.blocks import Encoder, Variant, refit, search
-from layerscope.blocks.agreement import similarity_agreement
+from layerscope.blocks.agreement import TextSet, similarity_agreement
 from layerscope.blocks.job import SEARCHED
 from layerscope.blocks.kinds import find_kind
+from layerscope.blocks.train import TrainRequest, train_blocks
 from layerscope.models.source import resolve
+from layerscope.progress import Silent
 
 CLASSES = ("Banking77Classification", "EmotionClassification", "MassiveScenarioClassification")
 PAIRS = ("STSBenchmark", "STS14")
@@ -46,20 +49,20 @@ class Task:
 
     name: str
     rows: list[dict[str, Any]]
-    own: list[str]
+    own: TextSet
 
     def texts(self) -> list[str]:
         """Return every scored text once."""
         return list(dict.fromkeys(text for row in self.rows for text in texts_of(row)))
 
 
-def texts_of(row: dict[str, Any]) -> list[str]:
-    """Return all texts of a row."""
-    fields = (row.get(name, ()) for name in FIELDS)
-    return [text for one in fields for text in ([one] if isinstance(one, str) else one) if text]
-
-
 FIELDS = ("text", "sentence1", "sentence2", "query", "positive", "negative", "sentences")
+
+
+def texts_of(row: dict[str, Any], fields: Sequence[str] = FIELDS) -> list[str]:
+    """Return all texts of a row."""
+    values = [row.get(name, ()) for name in fields]
+    return [text for one in values for text in ([one] if isinstance(one, str) else one) if text]
 
 
 def load_task(name: str, data_dir: Path) -> Task:
@@ -72,11 +75,15 @@ def load_task(name: str, data_dir: Path) -> Task:
         more = read_rows(data_dir, name, "train")
     except SystemExit:
         more = []
-    task = Task(name, test[:count], [])
-    scored = set(task.texts())
-    own = {text: None for row in [*more, *test[count:]] for text in texts_of(row)}
-    left = [text for text in own if text not in scored]
-    task.own = [left[i] for i in rng.permutation(len(left))]
+    task = Task(name, test[:count], TextSet(()))
+    seen = set(task.texts())
+    parts = []
+    for fields in (("query",), FIELDS):
+        own = {t: None for row in [*more, *test[count:]] for t in texts_of(row, fields)}
+        left = [text for text in own if text not in seen]
+        seen |= set(left)
+        parts.append([left[i] for i in rng.permutation(len(left))][:OWN])
+    task.own = TextSet.of(parts[1], parts[0])
     return task
 
 
@@ -125,7 +132,7 @@ class Study:
         self.encoder, self.task, self.kind = encoder, task, find_kind(encoder)
         texts = task.texts()
         self.texts, self.batches = texts, encoder.batches(texts)
-        self.own, self.others = task.own[:OWN], others
+        self.own, self.others = task.own, TextSet.of(others)
         self.whole = encoder.encode(encoder.whole, self.batches)
         self.rows: list[dict[str, Any]] = []
         self.add("whole", encoder.n_blocks, encoder.whole)
@@ -148,15 +155,18 @@ class Study:
     def run(self, sizes: Sequence[int]) -> None:
         """Choose, refit and score for every size."""
         encoder, count = self.encoder, self.encoder.n_blocks
-        batches = {"own": encoder.batches(self.own), "other": encoder.batches(self.others)}
+        pools = {"own": self.own, "other": self.others}
+        batches = {name: encoder.batches(pool.texts) for name, pool in pools.items()}
         found, took = {}, {}
         for name, texts, kind in (
             ("as they are", self.own, None),
             ("own", self.own, self.kind),
             ("other", self.others, self.kind),
         ):
-            start = time.perf_counter()
-            steps = search(encoder, encoder.batches(texts[:SEARCHED]), kind, min(sizes))
+            start, few = time.perf_counter(), texts.first(SEARCHED)
+            steps = search(
+                encoder, encoder.batches(few.texts), kind, min(sizes), queries=few.queries
+            )
             found[name] = {len(step.blocks): step.blocks for step in steps}
             took[name] = time.perf_counter() - start
         for size in sizes:
@@ -173,14 +183,25 @@ class Study:
                 start = time.perf_counter()
                 done = refit(encoder, encoder.variant(blocks), batches[texts], self.kind)
                 self.add(way, size, done.variant, time.perf_counter() - start)
+                if way.startswith("chosen and refitted"):
+                    self.train(f"{way}, then trained", size, done.variant, pools[texts])
+
+    def train(self, way: str, size: int, variant: Variant, texts: TextSet) -> None:
+        """Train a variant and score it."""
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            request = TrainRequest(Path(folder), minutes=10)
+            done = train_blocks(self.encoder, variant, texts, request, 0, Silent())
+        self.add(way, size, done.variant, time.perf_counter() - start)
 
     def numbers_of_texts(self, size: int, counts: Sequence[int]) -> None:
         """Refit on fewer and more of the task's own texts."""
         encoder = self.encoder
-        steps = search(encoder, encoder.batches(self.own[:SEARCHED]), self.kind, size)
-        for count in [count for count in counts if count <= len(self.task.own)]:
+        few = encoder.batches(self.own.first(SEARCHED).texts)
+        steps = search(encoder, few, self.kind, size)
+        for count in [count for count in counts if count <= len(self.own)]:
             start = time.perf_counter()
-            batches = encoder.batches(self.task.own[:count])
+            batches = encoder.batches(self.own.first(count).texts)
             done = refit(encoder, encoder.variant(steps[-1].blocks), batches, self.kind)
             self.add(
                 f"refitted on {count:,} texts", size, done.variant, time.perf_counter() - start
@@ -228,6 +249,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", default="5,4,3,2", help="numbers of blocks, comma-separated")
     parser.add_argument("--tasks", default=",".join((*CLASSES, *PAIRS, RERANKING)))
+    parser.add_argument("--numbers", action="store_true", help="also by the number of texts")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
@@ -239,9 +261,9 @@ def main() -> None:
         study.run(sizes)
         rows += study.rows
         print(f"{name}: {study.rows[0]['score']:.1f}, {len(study.own)} own texts", flush=True)
-        if name == CLASSES[0]:
+        if name == CLASSES[0] and given.numbers:
             extra = Study(encoder, task, [])
-            extra.numbers_of_texts(encoder.n_blocks // 2, (200, 500, 1000, 3000, 8000))
+            extra.numbers_of_texts(encoder.n_blocks // 2, (200, 500, 1000, 1500))
             more = extra.rows
     five = [name for name in (*CLASSES, *PAIRS) if any(row["task"] == name for row in rows)]
     scored = [row for row in rows if row["task"] in five]
