@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from layerscope.maps import read_map
-from layerscope.report.drawing import COLORS, new_figure
+from layerscope.report.charts import COLORS
 
 SOURCE = Path(__file__).parent / "gallery" / "questions"
 LAYERS = {"today": (0, 15, 30), "better": (4, 8, 16)}
@@ -25,7 +26,7 @@ def draw(into: Path) -> None:
     assert given is not None
     values = given.columns[COLUMN]
     names = sorted(set(values), key=lambda name: (-values.count(name), name))
-    figure = new_figure(9.6, 6.6)
+    figure = Figure(figsize=(9.6, 6.6), dpi=150, layout="constrained")
     axes = figure.subplots(len(LAYERS), 3)
     for row, reading in zip(axes, given.readings, strict=True):
         layout = reading.layout

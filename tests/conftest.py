@@ -291,9 +291,11 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def no_figure_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made, and not drawn into files: for tests that do not look at them."""
-    figure = pytest.importorskip("matplotlib.figure")
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, file, **_: file.write(b"a figure"))
+    """Charts are made, and not drawn: for tests that do not look at pictures."""
+    pytest.importorskip("altair")
+    from layerscope.report import notebook
+
+    monkeypatch.setattr(notebook, "picture", lambda chart: chart.to_json().encode())
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.forking import run_python
 
 EXTRAS = (
-    "gguf", "matplotlib", "nlpaug", "datasets", "peft", "accelerate", "mteb", "sentence_transformers", "ray", "PIL",
+    "gguf", "altair", "vl_convert", "nlpaug", "datasets", "peft", "accelerate", "mteb", "sentence_transformers", "ray", "PIL",
     "layerscope_gpu", "onnx", "onnxruntime", "onnxscript",
     "python_calamine",
 )  # fmt: skip

@@ -96,13 +96,13 @@ def _run(code: str, namespace: dict[str, Any], where: str) -> list[dict[str, Any
 
 
 def shown(value: Any) -> dict[str, Any]:
-    """A value as a notebook shows it: a figure, a table or text."""
-    if hasattr(value, "savefig"):
+    """A value as a notebook shows it: a chart, a table or text."""
+    if hasattr(value, "mark_type") or hasattr(value, "to_chart_dict") or hasattr(value, "to_url"):
         drawn = io.BytesIO()
-        value.savefig(drawn, format="png", dpi=80)
+        value.save(drawn, format="png", ppi=110)
         return {
             "image/png": base64.b64encode(drawn.getvalue()).decode(),
-            "text/plain": ["a figure"],
+            "text/plain": ["a chart"],
         }
     data: dict[str, Any] = {"text/plain": repr(value).splitlines(keepends=True)}
     if hasattr(value, "_repr_html_"):

@@ -23,7 +23,7 @@ FEATURES = {
     "device scoring": ("scoring on a device", "gpu", ()),
     "encoding": ("encoding with an exported folder", "export", ("sentence_transformers",)),
     "export": ("exporting a model", "export", ("sentence_transformers",)),
-    "figures": ("drawing figures", "report", ("matplotlib",)),
+    "figures": ("drawing charts", "report", ("altair", "vl_convert")),
     "gguf": ("reading GGUF weights", "gguf", ("accelerate", "gguf")),
     "hub datasets": ("reading datasets of the hub", "hub", ("datasets",)),
     "media": ("reading images or speech", "media", ("layerscope_media",)),

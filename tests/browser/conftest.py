@@ -71,9 +71,13 @@ class Opened:
         return self
 
     def settle(self) -> None:
-        """Let observers run: charts are drawn when they come into view."""
+        """Let observers run, and wait for the charts that are in view."""
         self.page.evaluate(
             "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        self.page.wait_for_function(
+            """() => [...document.querySelectorAll('.plot[role=group]')].every((plot) =>
+                plot.dataset.drawn || plot.getBoundingClientRect().top > innerHeight)"""
         )
 
     def texts(self, selector: str) -> list[str]:

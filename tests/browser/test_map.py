@@ -57,7 +57,7 @@ def test_a_map_shows_all_of_it_without_errors_or_requests(open_page: Open, page_
     assert opened.page.evaluate(INK)[0] > 50
     assert "of a text's 10 nearest" in opened.texts("#map .trust")[0].lower()
     assert opened.texts("#map figcaption .name")[-2:] == ["Neighborhood change", "Trust in the map"]
-    assert opened.page.locator("#map path.line").count() == 4
+    assert opened.page.locator("#map .mark-line path").count() == 4
     top = "() => document.querySelector('#%s').getBoundingClientRect().top"
     assert opened.page.evaluate(top % "map") < opened.page.evaluate(top % "chosen")
 
@@ -339,12 +339,12 @@ class Oracle:
         }
 
 
-def test_neighborhood_change_stands_beside_the_metrics_and_in_the_tables(
+def test_neighborhood_change_stands_below_the_map_and_in_the_tables(
     open_page: Open, page_file: Path
 ) -> None:
     opened = start(open_page, page_file)
-    assert opened.texts("#grid figcaption .name")[-1] == "Neighborhood change"
-    opened.page.locator("[data-switch=table] select").select_option("maps")
+    assert opened.texts("#map figcaption .name")[-2:] == ["Neighborhood change", "Trust in the map"]
+    opened.page.locator("[data-switch=table] select").select_option("Map by layer")
     assert opened.texts("#table thead th")[-1] == "neighborhood change"
     assert opened.page.locator("#table tbody tr").count() == 14
     assert "Measured on lee" in opened.texts("#curves-says")[0]

@@ -77,7 +77,7 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys; sys.argv = ['layerscope', '--help']\n"
         "from layerscope.cli import main\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "print([m for m in ('torch', 'pandas', 'numpy', 'transformers', 'matplotlib') if m in sys.modules], file=sys.stderr)"
+        "print([m for m in ('torch', 'pandas', 'numpy', 'transformers', 'altair') if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"

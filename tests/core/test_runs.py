@@ -177,8 +177,8 @@ def test_nothing_below_the_report_imports_it() -> None:
 
 
 def test_opening_a_run_is_light() -> None:
-    """The registry itself imports neither torch nor pandas nor matplotlib."""
-    code = "import sys, layerscope.core.runs; print([m for m in ('torch', 'pandas', 'matplotlib') if m in sys.modules])"
+    """The registry itself imports neither torch nor pandas nor altair."""
+    code = "import sys, layerscope.core.runs; print([m for m in ('torch', 'pandas', 'altair') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -15,7 +15,7 @@ BLOCKED = (
     "pandas",
     "rich",
     "typer",
-    "matplotlib",
+    "altair",
     "pyarrow",
     "safetensors",
     "datasets",

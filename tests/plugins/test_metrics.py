@@ -179,7 +179,7 @@ def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Pat
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "outer" in printed
     assert "Outer distance" in printed  # not a main one: among the curves alone
-    titles = [axis.get_title(loc="left") for axis in run.plot().axes]
+    titles = [chart["title"]["text"] for chart in run.plot().to_dict()["concat"]]
     assert {"Prompt entropy", "Outer norm", "Outer length"} <= set(titles)
     assert titles.index("Outer norm") == 1  # by its order
     assert on_log_scale("outer_norm")

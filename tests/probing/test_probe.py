@@ -244,8 +244,7 @@ def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
 
     texts, labels = letters()
     run = probe(tiny_model("llama"), data=texts, labels=labels, heads=["mean", "knn"], **QUICK)
-    figure = run.plot()
-    assert len(figure.axes) == 2
+    assert len(run.plot().to_dict()["concat"]) == 2
     print_probes(run, Console(width=100))
     told = capsys.readouterr().out
     assert "knn" in told

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from layerscope.errors import LayerscopeError
+from layerscope.report.charts import save_figure
 from layerscope.report.choosing import grid_of, groups, place_words, plot_choice
 from tests.report.synthetic import synthetic_improvement
 
@@ -47,14 +51,18 @@ def test_scores_that_are_missing_or_undefined() -> None:
         run.plot()
 
 
-def test_the_figure_marks_today_the_choice_and_the_budget() -> None:
+def test_the_picture_marks_today_the_choice_and_the_budget(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
     run = synthetic_improvement("model $5", 100, 70, ("one-word", "step-by-step"))
     run.manifest["config"] = {"budget": 1.5}
-    figure = run.plot()
-    heat, costs, _ = figure.axes
-    assert len(heat.get_yticklabels()) == 21
-    said = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert costs.get_xscale() == "log"
-    assert "today: layer 100, plain text, mean" in said
-    assert "chosen: layer 70, one-word prompt, centered, no norm" in said
-    assert said[-1] == "budget"
+    heat, costs = run.plot().hconcat
+    rows = next(part.data for part in [heat, *heat.layer] if isinstance(part.data, pd.DataFrame))
+    assert rows["readout"].nunique() == 21
+    marked = rows[rows["place"] != ""].set_index("place")["words"]
+    assert marked["today"].startswith("layer 100, plain text, mean · ")
+    assert marked["chosen"].startswith("layer 70, one-word prompt, centered, no norm · 0.400 [")
+    assert marked["chosen"].endswith(" · chosen · not told from the best")
+    drawn = costs.to_dict()
+    assert drawn["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
+    assert any("budget" in str(values) for values in drawn["datasets"].values())
+    assert save_figure(run.plot(), tmp_path / "choice.png").read_bytes().startswith(b"\x89PNG")

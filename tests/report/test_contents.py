@@ -10,18 +10,11 @@ import pytest
 from layerscope.choose.choice import Choice
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
+from layerscope.report.charts import COLORS, MARKERS, family_color, styles
 from layerscope.report.contents import gather, read
-from layerscope.report.drawing import (
-    COLORS,
-    MARKERS,
-    ON_DARK,
-    ON_LIGHT,
-    family_color,
-    line_style,
-    styles,
-)
 from layerscope.report.headline import kind_of
 from layerscope.report.notices import convention_rows
+from layerscope.report.page import ON_DARK
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 
@@ -130,10 +123,8 @@ def test_families_keep_their_color() -> None:
     assert twins[0].dash != twins[2].dash
     assert twins[0].marker != twins[1].marker
     many = styles([("unknown", f"m{i}") for i in range(9)])
-    assert len({s.color for s in many}) == len(COLORS) == len(ON_DARK) == len(ON_LIGHT)
+    assert len({s.color for s in many}) == len(COLORS) == len(ON_DARK)
     assert {s.marker for s in many} == set(MARKERS)
-    assert line_style("") == "-"
-    assert line_style("9 4") == (0, (4.5, 2.0))
 
 
 def _contrast(one: str, other: str) -> float:
@@ -147,5 +138,5 @@ def _contrast(one: str, other: str) -> float:
 
 
 def test_lines_are_clear_on_both_grounds() -> None:
-    assert min(_contrast(color, "#ffffff") for color in ON_LIGHT) >= 3
+    assert min(_contrast(color, "#ffffff") for color in COLORS) >= 3
     assert min(_contrast(color, "#181b1f") for color in ON_DARK) >= 4.5

@@ -1,66 +1,79 @@
-"""Figures: a panel per metric, a line per run, files of several kinds, and a clear error without
-matplotlib."""
+"""Charts as pictures: a panel per metric, a line per run, files of several kinds, and a clear error
+without Altair."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
+from layerscope.core.charts import Chart, Line
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.extras import MissingExtraError
 from layerscope.metrics import main_metrics
 from layerscope.profiling import Profile
-from layerscope.report.drawing import save_figure
+from layerscope.report.charts import plot_charts, save_figure
 from layerscope.report.sections.profile import plot_profiles
 
-pytest.importorskip("matplotlib")
+pytest.importorskip("altair")
 
 
-def panels(figure) -> list:  # type: ignore[no-untyped-def, type-arg]
-    return [axis for axis in figure.axes if axis.get_visible()]
+def panels(figure: Any) -> list[Any]:
+    return list(figure.concat)
+
+
+def rows(figure: Any, place: int = 0) -> pd.DataFrame:
+    """The table that a chart is drawn from; what charts share is kept at the top."""
+    panel = figure.concat[place]
+    tables = [part.data for part in (figure, panel, *panel.layer)]
+    return next(table for table in tables if isinstance(table, pd.DataFrame))
 
 
 def test_a_panel_per_metric(run: Profile) -> None:
-    from matplotlib.figure import Figure
-
-    figure = run.plot()
-    assert isinstance(figure, Figure)
-    assert len(panels(figure)) == len(main_metrics())
+    assert len(panels(run.plot())) == len(main_metrics())
     figure = plot_profiles([run], ["dime", "curvature", "prompt_entropy"], columns=2)
-    assert [axis.get_title(loc="left") for axis in panels(figure)] == [
-        "DiME",
-        "Curvature",
-        "Prompt entropy",
-    ]
-    assert len(figure.axes) == 4  # the last place stays empty
+    titles = [panel["title"]["text"] for panel in figure.to_dict()["concat"]]
+    assert titles == ["DiME", "Curvature", "Prompt entropy"]
+    assert figure.columns == 2
 
 
 def test_a_line_per_run_and_sink_setting(run: Profile) -> None:
     figure = plot_profiles([run, run], ["prompt_entropy", "dime"], x="layer")
-    entropy, dime = panels(figure)
-    assert len(entropy.lines) == 4
-    assert len(dime.lines) == 2
-    assert entropy.lines[0].get_xdata().tolist() == [0, 1, 2, 3]
-    assert entropy.lines[0].get_ydata().tolist() == [3.0, 3.1, 1.25, 3.0]
-    assert entropy.lines[1].get_ydata().tolist() == [3.0, 3.1, 3.2, 3.0]
-    assert entropy.lines[1].get_linestyle() != "-"
-    assert [text.get_text() for text in entropy.texts] == ["layer 2: the sink"] * 2
-    depth = panels(plot_profiles([run], ["dime"]))[0]
-    assert depth.lines[0].get_xdata().tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    table = rows(figure)
+    assert table["line"].nunique() == 4
+    assert rows(figure, 1)["line"].nunique() == 2
+    kept, dropped = (table[table["line"] == place] for place in (0, 1))
+    assert kept["x"].tolist() == [0, 1, 2, 3]
+    assert kept["value"].tolist() == [3.0, 3.1, 1.25, 3.0]
+    assert dropped["value"].tolist() == [3.0, 3.1, 3.2, 3.0]
+    assert [note for note in table["note"] if note] == ["layer 2: the sink"] * 2
+    layers = figure.to_dict()["concat"][0]["layer"]
+    (dashes,) = [
+        layer["encoding"]["strokeDash"] for layer in layers if "strokeDash" in layer["encoding"]
+    ]
+    assert dashes["scale"]["range"][:2] == [[1, 0], [2, 2]]
+    depth = plot_profiles([run], ["dime"])
+    assert rows(depth)["x"].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
 
 
-@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_bars_have_their_intervals_and_their_level() -> None:
+    line = Line("gain", ["a", "b"], [0.2, -0.1], [0.1, -0.2], [0.3, 0.0])
+    chart = Chart("Gains", [line], x="task", bars=True, level=(0.15, "noise"))
+    (bars,) = plot_charts([chart], "title").to_dict()["concat"]
+    marks = [layer["mark"]["type"] for layer in bars["layer"]]
+    assert marks == ["bar", "rule", "rule", "text", "rule"]  # the level on both sides of zero
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<svg")])
 def test_files(run: Profile, tmp_path: Path, suffix: str, start: bytes) -> None:
     target = tmp_path / "new" / f"figure.{suffix}"
     assert save_figure(plot_profiles([run], ["dime"]), target) == target
     assert target.read_bytes().startswith(start)
-
-
-def test_names_are_no_markup(run: Profile, tmp_path: Path) -> None:
-    save_figure(plot_profiles([run], ["dime"]), tmp_path / "a.svg")
-    assert "<script>" not in (tmp_path / "a.svg").read_text()
+    assert b"<script>" not in target.read_bytes()
+    assert [file.name for file in target.parent.iterdir()] == [target.name]
 
 
 def test_mistakes(run: Profile, tmp_path: Path) -> None:
@@ -77,9 +90,7 @@ def test_mistakes(run: Profile, tmp_path: Path) -> None:
         plot_profiles([run], ["curvature"])
 
 
-def test_without_matplotlib(run: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+def test_without_altair(run: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[report\]'"):
         run.plot()

@@ -132,8 +132,8 @@ def test_a_curve_with_gaps_and_a_flat_one_are_drawn() -> None:
     assert charts_html([Chart("none", [Line("a", [0], [float("nan")])])]) == ""
 
 
-def test_without_matplotlib_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+def test_without_altair_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
     shown = synthetic_run()._repr_html_()
     assert "table" in read(shown)
     assert "img" not in read(shown)

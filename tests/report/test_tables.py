@@ -22,8 +22,9 @@ def test_a_run_draws_another_beside_itself(tmp_path: Path) -> None:
         one.plot(other, metrics=["curvature"]),
         one.plot(tmp_path / "other", metrics=["curvature"]),
     ):
-        (axis,) = drawn.axes
-        assert len({line.get_color() for line in axis.lines}) == 2
+        (chart,) = drawn.to_dict()["concat"]
+        color = chart["layer"][0]["encoding"]["color"]["scale"]
+        assert len(set(color["range"])) == 2
     with pytest.raises(LayerscopeError, match="takes runs"):
         one.plot(3)
 

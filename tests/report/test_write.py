@@ -6,12 +6,14 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from layerscope.errors import InvalidValueError
 from layerscope.extras import MissingExtraError
+from layerscope.metrics import metrics
 from layerscope.report.contents import gather
 from layerscope.report.page import inert_json, payload
 from layerscope.report.page import page as make_page
@@ -31,10 +33,12 @@ def test_html_is_one_inert_file(tmp_path: Path) -> None:
         [synthetic_run(EVIL), synthetic_evaluation(EVIL, tasks=[EVIL])], tmp_path / "new" / "a.html"
     )
     text = path.read_text(encoding="utf-8")
-    assert text.count("<script") == 2  # the data and the page's own
-    assert text.count("</script>") == 2
+    assert (
+        len(re.findall(r"<script[ >]", text.split("<body>", 1)[1])) == 3
+    )  # data, charts, the page's own
+    assert text.count("</script>") == 3
     assert "\u2028" not in text.split("<script")[1]
-    assert "alert(1)</" not in text.split("<body>")[1]
+    assert "alert(1)</" not in text.split("<body>", 1)[1]
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
     assert "default-src &#x27;none&#x27;" in text
     assert "unsafe" not in text
@@ -48,15 +52,27 @@ def test_inert_json() -> None:
         inert_json([float("nan")])
 
 
+def rows_of(chart: dict[str, Any]) -> pd.DataFrame:
+    """The rows of a chart on the page."""
+    (packed,) = [rows for rows in chart["rows"].values() if "value" in rows["columns"]]
+    columns = {
+        name: [held["words"][at] for at in held["at"]] if isinstance(held, dict) else held
+        for name, held in packed["columns"].items()
+    }
+    return pd.DataFrame(columns)
+
+
 def test_values_have_five_digits_and_no_nan() -> None:
     run = synthetic_run()
     run.table.loc[0, "value"] = 1.23456789
     run.table.loc[1, "value"] = float("nan")
     held = payload(gather([run]))
-    series = held["curves"][0]["parts"][""]["series"][0]
-    assert series["v"][:2] == [1.2346, None]
+    first = metrics()[run.table["metric"][0]].info.title
+    rows = rows_of(next(chart for chart in held["curves"] if chart["title"] == first))
+    assert rows["value"][0] == 1.2346
+    assert pd.isna(rows["value"][1])
     assert "NaN" not in json.dumps(held)
-    assert held["curves"][0]["parts"][""]["layer"] == list(range(7))
+    assert rows[rows["by_sink"] == "keep"]["x"].tolist() == list(range(7))
 
 
 def test_sites_inside_blocks_are_a_part_of_their_own() -> None:
@@ -64,35 +80,55 @@ def test_sites_inside_blocks_are_a_part_of_their_own() -> None:
     inner = run.table[run.table["layer"] > 0].copy()
     inner["site"] = inner["site"] + ".attn"
     run.table = pd.concat([run.table, inner], ignore_index=True)
-    parts = payload(gather([run]))["curves"][0]["parts"]
-    assert list(parts) == ["", "attn"]
-    assert parts["attn"]["sites"][0] == "block.0.attn"
+    held = payload(gather([run]))
+    assert held["parts"] == ["", "attn"]
+    rows = rows_of(held["curves"][0])
+    assert rows[(rows["by_part"] == "attn") & (rows["by_sink"] == "keep")]["x"].tolist() == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 def test_scores_are_points_with_their_ties() -> None:
-    held = payload(gather([synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2], best=2)]))[
-        "scores"
-    ][0]
-    assert [block["readout"] for block in held["readouts"]] == READOUTS[:2]
-    block = held["readouts"][0]
-    assert block["score"][0][2] == 30
-    assert block["gain"][0][2] == 10
-    assert (block["lo"][0][2], block["hi"][0][2]) == (9, 11)
-    assert block["tied"] == [[2], [2]]
-    assert block["mean"][2] == 30.5
+    held = payload(gather([synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2], best=2)]))
+    assert held["scores"]["evaluations"][0]["readouts"] == READOUTS[:2]
+    lines = rows_of(held["scores"]["lines"])
+    first = lines[lines["name"] == READOUTS[0]]
+    assert first[first["by_task"] == "a"]["value"].tolist()[2] == 30
+    assert first[first["by_task"] == "mean over tasks"]["value"].tolist()[2] == 30.5
+    (cells,) = held["scores"]["heat"]["rows"].values()
+    words = cells["columns"]["words"]["words"]
+    assert (
+        "a · layer 2 · 30.00 · +10.0 [+9.0, +11.0] over the last layer · tied with the best"
+        in words
+    )
+    (best,) = [table for table in held["tables"] if table["title"] == "Best layer of each task"]
+    assert [column[0] for column in best["columns"]] == [
+        "a",
+        READOUTS[0],
+        20,
+        30,
+        2,
+        10,
+        9,
+        11,
+        "2",
+    ]
 
 
 def test_a_large_report_stays_small() -> None:
-    assert len(make_page(gather(large_pair(tasks=12))).encode()) < 1_100_000
+    assert len(make_page(gather(large_pair(tasks=12))).encode()) < 2_000_000
 
 
-def test_the_page_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert write_report([synthetic_run(), synthetic_evaluation()], tmp_path / "a.html").exists()
+def test_without_altair_there_is_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingExtraError, match=r"\[report\]'"):
-        synthetic_run().plot()
+        write_report([synthetic_run(), synthetic_evaluation()], tmp_path / "a.html")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["a.doc", "a.pdf", "a.md", "page"])

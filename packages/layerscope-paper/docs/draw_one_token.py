@@ -98,7 +98,7 @@ def draw(into: Path = HERE / "images") -> None:
     """One column per model: the largest token above, prompt entropy below."""
     from matplotlib.ticker import MaxNLocator
 
-    from layerscope.report.drawing import COLORS, new_figure, style_axis
+    from layerscope_paper.drawing import COLORS, new_figure, style_axis
 
     table = pd.read_csv(RESULTS, keep_default_na=False, na_values=["nan"])
     table[["value", "ci_low", "ci_high"]] = table[["value", "ci_low", "ci_high"]].apply(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from layerscope.report.drawing import COLORS, new_figure, style_axis
+from layerscope_paper.drawing import COLORS, new_figure, style_axis
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[2] / "packages/layerscope-paper/results/interventions"

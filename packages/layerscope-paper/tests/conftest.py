@@ -12,7 +12,6 @@ from tests.conftest import (
     cluster,
     few_experiments,
     model_folder,
-    no_figure_files,
     one_thread,
     own_cache,
     texts,
@@ -27,7 +26,6 @@ __all__ = [
     "cluster",
     "few_experiments",
     "model_folder",
-    "no_figure_files",
     "one_thread",
     "own_cache",
     "texts",
@@ -55,8 +53,19 @@ def figure_files() -> None:
 
 
 @pytest.fixture
+def no_figure_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made, and not drawn into files: for tests that do not look at them."""
+    from matplotlib.figure import Figure
+
+    from layerscope.report import notebook
+
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: file.write(b"a figure"))
+    monkeypatch.setattr(notebook, "picture", lambda chart: chart.to_json().encode())
+
+
+@pytest.fixture
 def no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if matplotlib were not installed: the study must come out all the same."""
+    """As if nothing could be drawn: the study must come out all the same."""
 
     def missing(self: StudyRun) -> None:
         raise MissingExtraError("drawing figures", "report")

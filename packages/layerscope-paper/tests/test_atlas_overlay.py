@@ -14,7 +14,7 @@ from layerscope.data import Corpus
 from layerscope.errors import RunFolderError
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling import Profile, profile
-from layerscope.report.panels import plot_charts
+from layerscope.report.charts import plot_charts
 from layerscope_paper.atlas.overlay import (
     Overlay,
     by_label,
@@ -159,7 +159,7 @@ def test_compared_on_the_tasks_all_share(tmp_path: Path, released: Path) -> None
     assert labels["curvature"] == ["Pythia-410m", "your run: tiny-gpt_neox"]
     assert labels["LiDAR"] == ["Pythia-410m"]
     figure = plot_charts(drawn, "a $title$")
-    assert len([axis for axis in figure.axes if axis.get_visible()]) == len(drawn)
+    assert len(figure.to_dict()["concat"]) == len(drawn)
 
 
 def test_a_profile_and_an_evaluation_of_one_model_are_one_line(

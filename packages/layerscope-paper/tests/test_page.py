@@ -22,7 +22,7 @@ from layerscope_paper.studies.run import study
 @pytest.fixture
 def study_folder(tmp_path: Path) -> Path:
     pytest.importorskip("matplotlib")
-    from layerscope.report.drawing import new_figure, save_figure
+    from layerscope_paper.drawing import new_figure, save_figure
 
     figure = new_figure(2, 1)
     figure.subplots().plot([0, 1])

@@ -42,7 +42,7 @@ class Lengths(Study):
         return Result(table, [f"In short: {value:g} tokens per text."], {"models": {spec.label: model.identity}})
 
     def draw(self, table, manifest):
-        from layerscope.report.drawing import new_figure
+        from layerscope_paper.drawing import new_figure
 
         figure = new_figure(2, 2)
         figure.subplots().plot(table["layer"], table["value"])

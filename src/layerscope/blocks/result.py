@@ -18,7 +18,7 @@ from layerscope.models.settings import quiet
 from layerscope.store import StoredRun
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from layerscope.core.charts import Figure
 
 
 class Made(Protocol):

@@ -1,9 +1,9 @@
-"""Charts as data: curves or bars on the same axes, for any backend."""
+"""Charts as data: curves or bars on the same axes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from layerscope.core.statistics import INTERVAL
@@ -11,9 +11,9 @@ from layerscope.core.statistics import INTERVAL
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-    from matplotlib.figure import Figure as Figure
+    from altair import TopLevelMixin as Figure
 else:
-    Figure = Any  # matplotlib is an extra: this is for annotations
+    Figure = Any  # altair is an extra: this is for annotations
 
 __all__ = ["Chart", "Figure", "Line"]
 
@@ -29,12 +29,12 @@ class Style:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve over layers; `note` is a few words beside one of its layers (none: a point), `tied`
+    """One curve over layers. `note` is a few words beside one of its layers (none: a point), `tied`
     are layers not told from the best.
 
-    In figures `look` is how it is drawn (a color of its own if None); `dropped` is a curve beside
-    another of the same look. A line without a name is drawn dashed, in the color of the one before.
-    Of a chart of bars, `layers` are the bars' names.
+    `look` is how it is drawn (a color of its own if None). A `dropped` curve is dotted. A line
+    without a name is drawn dashed, in the color of the one before. Of a chart of bars, `layers` are
+    the bars' names. `tags` say by which switches of a page the line is shown.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Line:
     tied: Sequence[int] = ()
     look: Style | None = None
     dropped: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -95,7 +96,7 @@ class Chart:
 
     `x` names the horizontal axis; None: it is the layers, or their depth. Lines that are `ordered`
     (by size, by training step) are colored from dark to light. `level` is a dashed horizontal line
-    and what it is.
+    and its name. `limits` are the ends of the vertical axis.
     """
 
     title: str
@@ -107,3 +108,4 @@ class Chart:
     bars: bool = False
     ordered: bool = False
     level: tuple[float, str] | None = None
+    limits: tuple[float, float] | None = None

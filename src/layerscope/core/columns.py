@@ -35,14 +35,13 @@ class Column:
 
     `role` says whether it tells where (`place`), what (`key`; together they tell rows apart) or how
     much (`value`). `of` takes a row's value from what was measured, for columns of a profile.
-    `short` is its name in the page's data. What each means is in docs/reference/files.md.
+    What each means is in docs/reference/files.md.
     """
 
     name: str
     kind: type = str
     role: Literal["place", "key", "value"] = "value"
     of: Callable[[Measured], Any] | None = None
-    short: str = ""
 
 
 PLACE = (
@@ -51,10 +50,10 @@ PLACE = (
     Column("depth", float, "place", lambda m: m.site.depth),
 )
 VALUE = (
-    Column("value", float, "value", lambda m: m.value.value, "v"),
-    Column(INTERVAL[0], float, "value", lambda m: m.value.low, "lo"),
-    Column(INTERVAL[1], float, "value", lambda m: m.value.high, "hi"),
-    Column("n", int, "value", lambda m: m.value.n, "n"),
+    Column("value", float, "value", lambda m: m.value.value),
+    Column(INTERVAL[0], float, "value", lambda m: m.value.low),
+    Column(INTERVAL[1], float, "value", lambda m: m.value.high),
+    Column("n", int, "value", lambda m: m.value.n),
 )
 PROFILE = (
     *PLACE,

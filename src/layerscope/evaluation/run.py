@@ -122,7 +122,7 @@ class Evaluation(StoredRun):
         return table.rename_axis(columns=None)
 
     def plot(self) -> Figure:
-        """Draw the mean score over tasks by layer, a line per readout, as a matplotlib figure."""
+        """Return the mean score over tasks by layer, a line per readout, as an Altair chart."""
         return view(self.kind, "plot")(self)
 
     def summary(self) -> dict[str, Any]:

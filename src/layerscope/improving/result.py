@@ -24,7 +24,7 @@ from layerscope.models.settings import quiet
 from layerscope.store import RunFolder, StoredRun
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from layerscope.core.charts import Figure
 
 _ROWS = 1024
 

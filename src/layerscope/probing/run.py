@@ -186,7 +186,7 @@ class ProbeRun(StoredRun):
         }
 
     def plot(self, metric: str = "top1") -> Figure:
-        """Draw accuracy against depth, as a matplotlib figure."""
+        """Draw accuracy against depth, as an Altair chart."""
         return view(self.kind, "plot")(self, metric=metric)
 
     def wide(self, metric: str = "top1") -> pd.DataFrame:

@@ -236,7 +236,7 @@ class Profile(StoredRun):
         metrics: Sequence[str] | None = None,
         **options: Any,
     ) -> Figure:
-        """Curves of the metrics against depth, as a matplotlib figure; other runs (or their
+        """Return curves of the metrics against depth as an Altair chart; other runs (or their
         folders) on the same axes.
 
         run.plot(); run.plot(other); run.plot(other, metrics=["prompt_entropy"], x="layer")

@@ -1,30 +1,28 @@
-"""A choice as a picture: every layer under every readout by its score, and the score against what
-it costs."""
+"""A choice as a chart: every layer under every readout by its score, and the score against its
+cost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from layerscope.core.charts import ChoiceGrid
+from layerscope.core.charts import ChoiceGrid, Figure
 from layerscope.core.readout import DEFAULT_READOUT, HEAD, Readout, row_words
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
 from layerscope.improving.choose import front
-from layerscope.report.drawing import COLORS, escape_math, new_figure, plain_log_axis, style_axis
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.report.charts import COLORS, INK, altair
 
 _POOLINGS = ("mean", "wmean", "last", "cls")  # in this order; others follow
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
-TODAY, CHOSEN = "D", "o"  # matplotlib's markers, as on the page: a diamond and a circle
+_KINDS = {"plain text": (6, "circle"), "prompts": (0, "triangle"), "heads": (1, "square")}
+"""The place in the palette and the shape of each kind of readout."""
 
 
 def grid_of(run: Any) -> ChoiceGrid | None:
-    """What an improvement chose from; None where nothing was judged."""
+    """Return what an improvement chose from; None if nothing was judged."""
     table: pd.DataFrame = run.table
     if not len(table) or not np.isfinite(table["score"]).any():
         return None
@@ -35,10 +33,10 @@ def grid_of(run: Any) -> ChoiceGrid | None:
     }
 
     def wide(column: str) -> np.ndarray:
-        found = table.pivot_table(
+        cells = table.pivot_table(
             index="readout", columns="layer", values=column, aggfunc="first", dropna=False
         )
-        return found.reindex(index=names, columns=layers).to_numpy()
+        return cells.reindex(index=names, columns=layers).to_numpy()
 
     chosen = places.get((chosen_row(table, run.choice), run.choice.layer))
     if chosen is None:
@@ -65,13 +63,13 @@ def grid_of(run: Any) -> ChoiceGrid | None:
 
 
 def chosen_row(table: pd.DataFrame, choice: Any) -> str:
-    """The chosen readout as the table names it: of a search, how both sides are read."""
-    found: Any = table["readout"][table["chosen"].astype(bool)] if "chosen" in table else []
-    return str(next(iter(found), choice.readout))
+    """Return the chosen readout as the table names it: of a search, how both sides are read."""
+    chosen: Any = table["readout"][table["chosen"].astype(bool)] if "chosen" in table else []
+    return str(next(iter(chosen), choice.readout))
 
 
 def _order(name: str) -> tuple[Any, ...]:
-    """Sort key: plain text, prompts, heads; within each, the unmodified mean first."""
+    """Return a sort key: plain text, prompts, heads; within each, the unmodified mean first."""
     readout = Readout(*name.rsplit("/", 4))
     pooling = _POOLINGS.index(readout.pooling) if readout.pooling in _POOLINGS else len(_POOLINGS)
     rest = (pooling, readout.pooling, readout.final_norm, readout.centering != "none")
@@ -79,20 +77,37 @@ def _order(name: str) -> tuple[Any, ...]:
 
 
 def groups(grid: ChoiceGrid) -> list[str]:
-    """What each row is in the chart of costs: plain text, a prompt, or a head."""
+    """Return the kind of each row: plain text, a prompt, or a head."""
     return [
         "heads" if how == HEAD else "plain text" if read == "plain text" else "prompts"
         for read, how in grid.rows
     ]
 
 
+def candidate_words(grid: ChoiceGrid, place: tuple[int, int]) -> str:
+    """Return a candidate with its score, cost and state, for a tooltip."""
+    parts = [place_words(grid, place), f"{grid.score[place]:.3f}"]
+    low, high = grid.low[place], grid.high[place]
+    if np.isfinite(low) and low != high:
+        parts[-1] += f" [{low:.3f}, {high:.3f}]"
+    if np.isfinite(grid.cost[place]):
+        parts.append(f"{grid.cost[place]:.2f} × today's computation")
+    states = {
+        "chosen": place == grid.chosen,
+        "today": place == grid.today,
+        "not told from the best": bool(grid.tied[place]),
+        "cannot be chosen": not grid.open[place[0]],
+    }
+    return " · ".join([*parts, *(name for name, holds in states.items() if holds)])
+
+
 def place_words(grid: ChoiceGrid, place: tuple[int, int]) -> str:
-    """A candidate in words."""
+    """Return a candidate's layer and readout in words."""
     return f"layer {grid.layers[place[1]]}, {row_label(grid.rows[place[0]])}"
 
 
 def row_label(row: tuple[str, str]) -> str:
-    """A readout in words.
+    """Return a readout in words.
 
     >>> row_label(("plain text", "mean")), row_label(("one-word prompt", "")), row_label(("plain text", "head"))
     ('plain text, mean', 'one-word prompt', 'head on plain text')
@@ -101,115 +116,140 @@ def row_label(row: tuple[str, str]) -> str:
 
 
 def plot_choice(run: Any) -> Figure:
-    """The picture of an improvement, as a figure."""
+    """Return the picture of an improvement."""
     grid = grid_of(run)
     if grid is None:
         raise LayerscopeError(
             f"{run.name}: no layers and readouts were compared, so that there is nothing to draw."
         )
-    figure = grid_figure(grid)
-    figure.suptitle(escape_math(run.name), fontsize=9)
-    return figure
-
-
-def grid_figure(grid: ChoiceGrid) -> Figure:
-    """The same without a title."""
-    figure = new_figure(11.0, choice_height(grid))
-    draw_choice(figure, grid)
-    return figure
-
-
-def choice_height(grid: ChoiceGrid) -> float:
-    """Inches that it takes."""
-    return max(3.6, 1.6 + 0.2 * len(grid.rows))
-
-
-def draw_choice(figure: Any, grid: ChoiceGrid) -> None:
-    """Layers × readouts by score beside score by cost, with what was chosen and what is used
-    today."""
-    heat, costs = figure.subplots(1, 2, width_ratios=(1.35, 1))
-    _draw_heat(figure, heat, grid)
-    _draw_costs(figure, costs, grid)
-
-
-def _draw_heat(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
-    image = axis.imshow(grid.score, aspect="auto", cmap="Blues", interpolation="nearest")
-    rows, columns = np.nonzero(grid.tied)
-    axis.scatter(columns, rows + 0.36, marker="_", s=14, color="black", linewidths=0.9)
-    for place, marker in ((grid.today, TODAY), (grid.chosen, CHOSEN)):
-        if place is not None:
-            axis.plot(
-                place[1],
-                place[0],
-                marker,
-                markersize=6,
-                markerfacecolor="white",
-                markeredgecolor="black",
-            )
-    labels = [
-        row_label(row) + ("" if may else " (cannot be chosen)")
-        for row, may in zip(grid.rows, grid.open, strict=True)
-    ]
-    axis.set_yticks(range(len(labels)), [escape_math(label) for label in labels], fontsize=7)
-    step = max(1, len(grid.layers) // 12)
-    axis.set_xticks(
-        range(0, len(grid.layers), step), [str(k) for k in grid.layers[::step]], fontsize=7
+    return choice_picture(grid).properties(
+        title={"text": run.name, "anchor": "start", "offset": 14}
     )
-    axis.set_xlabel("layer", fontsize=8)
-    axis.set_title(escape_math(grid.unit), fontsize=9, loc="left")
-    bar = figure.colorbar(image, ax=axis, shrink=0.8, pad=0.01)
-    bar.ax.tick_params(labelsize=7)
 
 
-def _draw_costs(figure: Any, axis: Any, grid: ChoiceGrid) -> None:
-    kinds = groups(grid)
-    for place, name in enumerate(dict.fromkeys(kinds)):
-        rows = [r for r, kind in enumerate(kinds) if kind == name]
-        axis.scatter(
-            grid.cost[rows],
-            grid.score[rows],
-            s=7,
-            alpha=0.45,
-            color=COLORS[place],
-            label=name,
-            linewidths=0,
-        )
-    front_places = tuple(np.array(grid.front).T) if grid.front else (np.array([], int),) * 2
-    axis.plot(
-        grid.cost[front_places],
-        grid.score[front_places],
-        color="black",
-        linewidth=1,
-        drawstyle="steps-post",
-        label="front",
+def choice_picture(grid: ChoiceGrid) -> Figure:
+    """Return both charts of a choice side by side."""
+    library = altair()
+    heat = heat_chart(grid).properties(width=max(220, 14 * len(grid.layers)))
+    costs = cost_chart(grid).properties(width=360, height=300)
+    both = library.hconcat(heat, costs, spacing=30).resolve_scale(color="independent")
+    return both.configure_legend(labelLimit=0).configure_view(stroke=None)
+
+
+def heat_chart(grid: ChoiceGrid) -> Figure:
+    """Return every layer under every readout by its score."""
+    library = altair()
+    rows = _rows(grid)
+    labels = list(dict.fromkeys(rows["readout"]))
+    across = library.X("layer:O", title="layer", axis=library.Axis(labelAngle=0, labelOverlap=True))
+    down = library.Y(
+        "readout:N",
+        sort=library.EncodingSortField("order", op="min"),
+        title=None,
+        axis=library.Axis(labelLimit=300),
     )
-    rings = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.5}
-    axis.scatter(
-        grid.cost[grid.tied],
-        grid.score[grid.tied],
-        s=16,
-        label="not told from the best" + (" within the budget" if grid.budget else ""),
-        **rings,
+    color = library.Color(
+        "score:Q", title=grid.unit, scale=library.Scale(scheme="blues"),
+        legend=library.Legend(orient="top", gradientLength=160),
+    )  # fmt: skip
+    opacity = library.condition("datum.open", library.value(1), library.value(0.45))
+    base = library.Chart(rows).encode(x=across, y=down, tooltip="words:N", description="words:N")
+    cells = base.mark_rect().encode(color=color, opacity=opacity)
+    ties = base.transform_filter("datum.tied").mark_point(
+        shape="stroke", size=60, strokeWidth=2, yOffset=7, color=INK, opacity=1
     )
-    for at, marker, name in ((grid.today, TODAY, "today"), (grid.chosen, CHOSEN, "chosen")):
-        if at is not None:
-            words = f"{name}: {place_words(grid, at)}"
-            look = {"markerfacecolor": "white", "markeredgecolor": "black"}
-            axis.plot(
-                grid.cost[at],
-                grid.score[at],
-                marker,
-                markersize=7,
-                label=escape_math(words),
-                **look,
-            )
+    return library.layer(cells, ties, *_marked(rows, across, down)).properties(
+        height=18 * len(labels),
+        title=library.TitleParams("Every layer under every readout", anchor="start"),
+    )
+
+
+def cost_chart(grid: ChoiceGrid) -> Figure:
+    """Return the score of every candidate against its cost."""
+    library = altair()
+    rows = _rows(grid)
+    across = library.X(
+        "cost:Q", title="cost per text, × today's computation",
+        scale=library.Scale(type="log", nice=False, padding=10),
+        axis=library.Axis(values=_TICKS, format="~g"),
+    )  # fmt: skip
+    up = library.Y("score:Q", title=grid.unit, scale=library.Scale(zero=False))
+    kinds = [name for name in _KINDS if name in set(rows["kind"])]
+    colors = library.Scale(domain=kinds, range=[COLORS[_KINDS[name][0]] for name in kinds])
+    shapes = library.Scale(domain=kinds, range=[_KINDS[name][1] for name in kinds])
+    legend = library.Legend(title=None, orient="bottom", symbolOpacity=1)
+    base = library.Chart(rows).encode(x=across, y=up, tooltip="words:N", description="words:N")
+    points = base.mark_point(filled=True, size=22).encode(
+        color=library.Color("kind:N", scale=colors, legend=legend),
+        shape=library.Shape("kind:N", scale=shapes, legend=legend),
+        opacity=library.condition("datum.open", library.value(0.5), library.value(0.18)),
+    )
+    ties = base.transform_filter("datum.tied").mark_point(
+        filled=False, size=40, strokeWidth=1, color=INK, opacity=1
+    )
+    front = base.transform_filter("datum.front").mark_line(
+        interpolate="step-after", color=INK, strokeWidth=1.4
+    )
+    layers = [points, ties, front]
     if grid.budget is not None:
-        axis.axvline(
-            grid.budget, color="black", linewidth=0.8, linestyle=(0, (3, 2)), label="budget"
+        limit = library.Chart(pd.DataFrame({"cost": [grid.budget], "words": ["budget"]}))
+        rule = limit.mark_rule(strokeDash=[4, 3], color=INK).encode(x="cost:Q")
+        text = limit.mark_text(align="left", dx=4, fontSize=10, color=INK)
+        layers += [rule, text.encode(x="cost:Q", y=library.value(6), text="words:N")]
+    layers += _marked(rows, across, up, words=True)
+    title = library.TitleParams("What it costs", anchor="start")
+    return (
+        library.layer(*layers)
+        .resolve_scale(shape="independent", color="independent")
+        .properties(title=title)
+    )
+
+
+def _marked(rows: pd.DataFrame, across: Any, other: Any, words: bool = False) -> list[Figure]:
+    """Return the marks of today's reading and of the chosen one, with their interval and name."""
+    library = altair()
+    marked = library.Chart(rows[rows["place"] != ""]).encode(
+        x=across, y=other, tooltip="words:N", description="words:N"
+    )
+    shapes = library.Scale(domain=["today", "chosen"], range=["diamond", "circle"])
+    legend = library.Legend(title=None, orient="bottom", symbolSize=90)
+    point = marked.mark_point(filled=True, fill="white", stroke=INK, size=90, opacity=1)
+    shape = library.Shape("place:N", scale=shapes, legend=None if words else legend)
+    layers = [point.encode(shape=shape)]
+    if words:
+        interval = marked.mark_rule(color=INK).encode(y="low:Q", y2="high:Q")
+        text = marked.mark_text(align="left", dx=9, fontWeight="bold", color=INK).encode(
+            text="place:N"
         )
-    plain_log_axis(axis)
-    style_axis(axis, escape_math(f"{grid.unit} by cost"), x="cost per text, × today's computation")
-    low, high = axis.get_xlim()
-    axis.set_xticks([tick for tick in _TICKS if low <= tick <= high])
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
+        layers = [interval, *layers, text]
+    return layers
+
+
+def _rows(grid: ChoiceGrid) -> pd.DataFrame:
+    """Return a row per candidate with a score, the front in its order."""
+    kinds = groups(grid)
+    order = {place: i for i, place in enumerate(grid.front)}
+    rows = []
+    for r, label in enumerate(grid.rows):
+        for k, layer in enumerate(grid.layers):
+            if not np.isfinite(grid.score[r, k]):
+                continue
+            place = "today" if (r, k) == grid.today else "chosen" if (r, k) == grid.chosen else ""
+            rows.append(
+                {
+                    "order": r,
+                    "readout": row_label(label) + ("" if grid.open[r] else " *"),
+                    "kind": kinds[r],
+                    "layer": layer,
+                    "score": grid.score[r, k],
+                    "low": grid.low[r, k],
+                    "high": grid.high[r, k],
+                    "cost": grid.cost[r, k],
+                    "tied": bool(grid.tied[r, k]),
+                    "open": bool(grid.open[r]),
+                    "front": (r, k) in order,
+                    "place": place,
+                    "words": candidate_words(grid, (r, k)),
+                }
+            )
+    return pd.DataFrame(rows)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.choose.choice import Choice
+from layerscope.core.charts import Style
 from layerscope.core.files import exists
 from layerscope.core.runs import load_run
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.maps import LayerMap
-from layerscope.report.drawing import Style, styles
+from layerscope.report.charts import styles
 from layerscope.report.headline import Headline, marks, page_headline
 from layerscope.report.notices import Notice, notices
 from layerscope.report.sections import sections

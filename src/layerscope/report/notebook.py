@@ -1,15 +1,14 @@
-"""What a notebook shows of a result: its answer in words, curves drawn by matplotlib, a table. What
-is from outside is escaped.
+"""Results in notebooks: the answer in words, charts as pictures, a table. Texts from outside are
+escaped.
 
-The fragments need no script, no style sheet and no other file. Without matplotlib a line says what
-to install for the curves.
+The fragments need no script, no style sheet and no other file. Without Altair a line says what to
+install for the charts.
 """
 
 from __future__ import annotations
 
 import base64
 import html
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,9 +22,8 @@ from layerscope.core.charts import Figure
 from layerscope.errors import printable
 from layerscope.extras import MissingExtraError
 from layerscope.maps import LayerMap
-from layerscope.report.choosing import grid_figure
-from layerscope.report.drawing import new_figure
-from layerscope.report.panels import draw_charts
+from layerscope.report.charts import picture, plot_charts
+from layerscope.report.choosing import choice_picture
 from layerscope.report.sources import Block, Chart, Curves, Scores
 from layerscope.report.text import number
 
@@ -45,20 +43,20 @@ def result_html(run: Any) -> str:
     if isinstance(source, Choice):
         return choice_html(source)
     if isinstance(source, Curves):
-        return block_html(curves_block(source), together=True, most=40)
+        return block_html(curves_block(source), most=40)
     if isinstance(source, Scores):
         return block_html(scores_block(source, every_readout=False), most=MOST_ROWS)
     return block_html(source)
 
 
-def block_html(block: Block, together: bool = False, most: int = 18) -> str:
-    """Words first, then charts or the block's own figure, then its tables."""
+def block_html(block: Block, most: int = 18) -> str:
+    """Return words, then charts or the block's own picture, then its tables."""
     parts = [f"<b>{text(block.title)}</b>", *map(_paragraph, [*block.lead, *block.words])]
-    parts.append(charts_html(block.charts[:MOST_CHARTS], together))
+    parts.append(charts_html(block.charts[:MOST_CHARTS]))
     if block.grid is not None:
         parts.append(
             _drawn(
-                partial(grid_figure, block.grid),
+                partial(choice_picture, block.grid),
                 "every layer under every readout: its score, and what it costs",
             )
         )
@@ -151,8 +149,8 @@ def _png(figure: bytes, says: str = "figure") -> str:
     return f'<img style="max-width:100%" alt="{text(says)}" src="data:image/png;base64,{encoded}">'
 
 
-def charts_html(charts: Sequence[Chart], together: bool = False) -> str:
-    """Charts side by side, those with at least one value; `together` with one legend for all."""
+def charts_html(charts: Sequence[Chart]) -> str:
+    """Return charts side by side, those with at least one value."""
     kept = [replace(chart, lines=chart.lines[:MOST_LINES]) for chart in charts]
     kept = [
         chart
@@ -162,13 +160,8 @@ def charts_html(charts: Sequence[Chart], together: bool = False) -> str:
     if not kept:
         return ""
 
-    def draw() -> Figure:
-        figure = new_figure(max(4.0, 2.8 * len(kept)), 2.9 if together else 2.6)
-        draw_charts(figure, kept, columns=len(kept), together=together)
-        return figure
-
     return _drawn(
-        draw,
+        partial(plot_charts, kept, "", columns=len(kept), alike=False),
         "; ".join(
             f"{chart.title} by layer: {', '.join(line.name for line in chart.lines)}"
             for chart in kept
@@ -177,11 +170,8 @@ def charts_html(charts: Sequence[Chart], together: bool = False) -> str:
 
 
 def _drawn(draw: Callable[[], Figure], says: str) -> str:
-    """A figure as an image, or how to get it where matplotlib is missing."""
+    """Return a chart as an image, or how to get it where Altair is missing."""
     try:
-        figure = draw()
+        return _png(picture(draw()), says)
     except MissingExtraError as error:
         return _paragraph(str(error))
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=100)
-    return _png(stream.getvalue(), says)

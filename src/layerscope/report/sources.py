@@ -133,10 +133,10 @@ class Block(Common):
     inline: list[str] = field(default_factory=list)
     private: list[str] = field(default_factory=list)
 
-    def told(self, headline: str) -> list[str]:
-        """What the block itself says under a headline."""
-        said = self.lead and self.lead[0].removesuffix(".").lower() in headline.lower()
-        return self.words if said else [*self.lead, *self.words]
+    def words_below(self, headline: str) -> list[str]:
+        """Return what the block itself says under a headline."""
+        is_above = self.lead and self.lead[0].removesuffix(".").lower() in headline.lower()
+        return self.words if is_above else [*self.lead, *self.words]
 
 
 Source = Curves | Scores | Block

@@ -41,5 +41,5 @@ def check_page_name(out: str | Path) -> None:
     if Path(out).suffix.lower() not in (".html", ".htm"):
         raise InvalidValueError(
             f"a report is an HTML page, and {out} does not end in .html. "
-            "For a picture, save a run's figure: `run.plot().savefig('run.svg')`."
+            "For a picture, save a run's chart: `run.plot().save('run.svg')`."
         )

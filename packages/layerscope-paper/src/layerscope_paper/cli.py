@@ -366,8 +366,7 @@ def _plain(value: Any) -> Any:
 
 
 def _draw(charts: list[Chart], title: str, out: Path, footnote: str = "") -> None:
-    from layerscope.report.drawing import save_figure
-    from layerscope.report.panels import plot_charts
+    from layerscope.report.charts import plot_charts, save_figure
 
     _written(save_figure(plot_charts(charts, title, footnote), out))
 

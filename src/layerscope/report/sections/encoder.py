@@ -3,16 +3,14 @@ agreement."""
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
 from layerscope.blocks.words import facts, headline
-from layerscope.report.panels import plot_charts
+from layerscope.core.charts import Figure
+from layerscope.report.charts import picture, plot_charts
 from layerscope.report.sources import Block, Chart, Line, Section, of_run
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from layerscope.blocks.result import FasterEncoder
 
 
@@ -29,7 +27,7 @@ def from_faster(run: FasterEncoder) -> Block:
         f"A faster encoder: {run.name}",
         run.model,
         [f"{name[:1].upper()}{name[1:]}: {value}." for name, value in lines.items()],
-        figures=[_png(plot_faster(run))],
+        figures=[picture(plot_faster(run))],
         tables={"Candidates": front, "What each removal leaves": run.removals},
         facts={"kind": "encoder", "texts": run.manifest["texts"]["name"], **lines},
         lead=[f"{headline(run.manifest)}."],
@@ -79,22 +77,9 @@ def charts(run: FasterEncoder) -> list[Chart]:
 
 
 def plot_faster(run: FasterEncoder) -> Figure:
-    """Draw both charts side by side."""
-    from matplotlib.ticker import MaxNLocator
-
+    """Return both charts side by side."""
     first, _, second = headline(run.manifest).partition(": ")
-    drawn = charts(run)
-    figure = plot_charts(drawn, f"{first}, on {run.manifest['texts']['name']}", second)
-    for axis, chart in zip(figure.axes, drawn, strict=False):
-        if not chart.bars:
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
-
-
-def _png(figure: Figure) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png")
-    return stream.getvalue()
+    return plot_charts(charts(run), f"{first}, on {run.manifest['texts']['name']}", second)
 
 
 SECTION = Section("encoder", from_faster)

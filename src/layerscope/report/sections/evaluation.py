@@ -16,7 +16,7 @@ from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL
-from layerscope.report.panels import plot_charts
+from layerscope.report.charts import plot_charts
 from layerscope.report.sources import Block, Chart, Line, Scores, Section, of_run, weights_text
 from layerscope.report.text import break_at_slashes, numeric_table, sparkline
 from layerscope.terminal import Console, print_notes

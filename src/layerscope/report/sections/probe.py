@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.markup import escape
@@ -10,8 +10,7 @@ from rich.table import Table
 
 from layerscope.core.charts import Figure
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.report.drawing import escape_math, new_figure, styles
-from layerscope.report.panels import draw_charts
+from layerscope.report.charts import plot_charts, styles
 from layerscope.report.sources import Block, Chart, Line, Section, of_run
 from layerscope.report.text import numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
@@ -78,34 +77,31 @@ SECTION = Section("probe", from_probes)
 
 
 def plot_probes(run: ProbeRun, *, metric: str = "top1", x: str = "depth") -> Figure:
-    """One panel per probe with its 95 % band; a filled point at the best layer, rings at those tied
-    with it."""
+    """Return a chart per probe with its 95 % band; a filled point at the best layer, rings at those
+    tied with it."""
     model, charts = run.manifest["model"], []
     (look,) = styles([(model["family"], run.name)])
+    limits = _limits(run.table[run.table["metric"] == metric])
     for probe in run.probes:
         curve = run.curve(probe, metric)
         tied = curve.loc[curve["tied_best"], "layer"].tolist()
         line = Line.of(run.name, curve, blocks=model["n_blocks"], look=look, tied=tied)
-        charts.append(Chart(_PROBES.get(probe, f"{probe} probe"), [line], _TITLES[metric]))
-    columns = len(charts) if len(charts) < 4 else 2
-    figure = new_figure(
-        3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * -(-len(charts) // columns) + 0.8
-    )
-    axes = draw_charts(figure, charts, columns=columns, x=x, together=True, sharey=True)
-    _crop(axes[0], run.table[run.table["metric"] == metric])
+        title = _PROBES.get(probe, f"{probe} probe")
+        charts.append(Chart(title, [line], _TITLES[metric], limits=limits))
     counts, norm = run.manifest["counts"], run.manifest["conventions"]["final_norm"]
-    title = f"{run.manifest['data']['name']}: {counts['train']} training and {counts['test']} test items"
-    figure.suptitle(escape_math(f"{title}, final_norm={norm}, 95 % bands"), fontsize=9)
-    return figure
+    items = f"{counts['train']} training and {counts['test']} test items"
+    title = f"{run.manifest['data']['name']}: {items}, final_norm={norm}, 95 % bands"
+    return plot_charts(charts, title, x=x, columns=len(charts) if len(charts) < 4 else 2)
 
 
-def _crop(axis: Any, rows: pd.DataFrame) -> None:
-    """Leave layer 0 out of the range where it is far below all others: a class token that has seen
-    nothing yet is at chance."""
+def _limits(rows: pd.DataFrame) -> tuple[float, float]:
+    """Return the ends of the vertical axis. Layer 0 is left out where it is far below the others: a
+    class token that has seen nothing yet is at chance."""
     lows, highs = (rows[name] for name in INTERVAL)
-    low, high = lows[rows["layer"] > 0].min(), highs.max()
-    if lows.min() < low - (high - low):
-        axis.set_ylim(low - 0.1 * (high - low), high + 0.05 * (high - low))
+    low, high = float(lows[rows["layer"] > 0].min()), float(highs.max())
+    if lows.min() >= low - (high - low):
+        low = min(low, float(lows.min()))
+    return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
 
 def print_probes(run: ProbeRun, console: Console | None = None) -> None:

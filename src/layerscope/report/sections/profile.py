@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,7 @@ from layerscope.metrics import (
     shown_series,
 )
 from layerscope.profiling.run import entropy_valley
-from layerscope.report.drawing import escape_math, new_figure, styles
-from layerscope.report.panels import draw_charts
+from layerscope.report.charts import plot_charts, styles
 from layerscope.report.sources import Block, Chart, Curves, Line, Section, of_run, weights_text
 from layerscope.report.text import curve_ends, number, numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
@@ -92,15 +90,12 @@ def plot_profiles(
     x: str = "depth",
     columns: int = 4,
 ) -> Figure:
-    """One panel per metric, one line per run with its 95 % band; dotted: the sink token dropped.
-    `x` is depth or layer."""
+    """Return a chart per metric, one line per run with its 95 % band; dotted: the sink token
+    dropped. `x` is depth or layer."""
     curves = [run if isinstance(run, Curves) else from_run(run) for run in runs]
     names = _names(curves, metrics, x)
-    columns = min(columns, len(names))
-    figure = new_figure(3.6 * columns, 2.7 * math.ceil(len(names) / columns) + 1.0)
-    draw_charts(figure, profile_charts(curves, names), columns=columns, x=x, together=True)
-    figure.suptitle(_title(curves, names), fontsize=9)
-    return figure
+    charts = profile_charts(curves, names)
+    return plot_charts(charts, _title(curves, names), columns=columns, x=x, alike=False)
 
 
 def profile_charts(curves: Sequence[Curves], names: Sequence[str]) -> list[Chart]:
@@ -124,7 +119,15 @@ def profile_charts(curves: Sequence[Curves], names: Sequence[str]) -> list[Chart
                 else []
             )
             lines += (
-                [Line.of("sink dropped", dropped, blocks=run.n_blocks, look=look, dropped=True)]
+                [
+                    Line.of(
+                        f"{label}, sink dropped",
+                        dropped,
+                        blocks=run.n_blocks,
+                        look=look,
+                        dropped=True,
+                    )
+                ]
                 if len(dropped)
                 else []
             )
@@ -180,7 +183,7 @@ def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
             [f"views {f['views']}"] if views and "views" in f else []
         )
         parts += ["95 % bands"] if run.table[INTERVAL[0]].notna().any() else []
-        facts.append(escape_math(", ".join(parts)))
+        facts.append(", ".join(parts))
     return "\n".join(dict.fromkeys(facts))
 
 

@@ -29,8 +29,8 @@ from layerscope.errors import LayerscopeError
 from layerscope.metrics import prepare_rows, spectrum_entropy
 from layerscope.metrics.entropy import rounding_floor, smaller_gram
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, escape_math, ordered_colors, plain_log_axis
 from layerscope.spectra import eigvalsh
+from layerscope_paper.drawing import COLORS, escape_math, ordered_colors, plain_log_axis
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import DOTTED, Figure, draw_band, grid, label_axes
 from layerscope_paper.studies.shared.models import Request, Spec, read_prompts, read_specs

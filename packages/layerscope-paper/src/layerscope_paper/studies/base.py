@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from layerscope.core.charts import Figure
 from layerscope.core.formatting import split_names
 from layerscope.core.plugins import Registry
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
+from layerscope_paper.drawing import Figure
 from layerscope_paper.studies.shared.models import CURVES, Request, read_specs
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from layerscope.metrics import metrics
 from layerscope.progress import Progress
-from layerscope.report.drawing import escape_math
+from layerscope_paper.drawing import escape_math
 from layerscope_paper.studies.base import METRICS, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,

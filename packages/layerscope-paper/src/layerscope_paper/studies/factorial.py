@@ -36,8 +36,8 @@ from layerscope.evaluation.scoring import encoded_texts, quiet_mteb, require_mte
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, escape_math
 from layerscope.vectors.encoder import EncodeRequest, TextEncoder
+from layerscope_paper.drawing import COLORS, escape_math
 from layerscope_paper.studies.base import DATA_DIR, Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes, legend_below
 from layerscope_paper.studies.shared.models import (

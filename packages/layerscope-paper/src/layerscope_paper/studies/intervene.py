@@ -30,7 +30,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, style_axis
+from layerscope_paper.drawing import COLORS, style_axis
 from layerscope_paper.studies.base import DATA_DIR, Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,

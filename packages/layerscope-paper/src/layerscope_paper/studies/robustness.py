@@ -35,7 +35,7 @@ from layerscope.errors import DataError
 from layerscope.evaluation.tasks import TASKS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import escape_math
+from layerscope_paper.drawing import escape_math
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,

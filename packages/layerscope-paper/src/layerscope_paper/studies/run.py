@@ -14,7 +14,6 @@ import pandas as pd
 
 from layerscope.capture import FINAL_NORMS
 from layerscope.command import Command, environment, make_manifest, run_in
-from layerscope.core.charts import Figure
 from layerscope.core.conventions import SEVERAL, Reading
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.data import Corpus, load_corpus
@@ -27,6 +26,7 @@ from layerscope.progress import Progress
 from layerscope.store import RunFolder, StoredRun, atomic
 from layerscope.store.folder import Session
 from layerscope.version import VERSION
+from layerscope_paper.drawing import Figure
 from layerscope_paper.studies.base import STUDIES, Study
 from layerscope_paper.studies.shared.models import Request, Spec, read_spec
 

@@ -27,11 +27,11 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.metrics import metrics
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
-from layerscope.report.drawing import escape_math
 from layerscope_paper.correlation import Correlations, correlate, over_models
 from layerscope_paper.correlation.pooled import FEWEST_FAMILIES
 from layerscope_paper.correlation.study import from_runs
 from layerscope_paper.correlation.task_texts import corpus_of
+from layerscope_paper.drawing import escape_math
 from layerscope_paper.studies.base import DATA_DIR, Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes, model_colors
 from layerscope_paper.studies.shared.models import (

@@ -33,8 +33,8 @@ from layerscope.metrics.tokens.measures import prepare_tokens
 from layerscope.metrics.tokens.norms import largest_token, token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
+from layerscope_paper.drawing import COLORS
 from layerscope_paper.studies.base import Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,

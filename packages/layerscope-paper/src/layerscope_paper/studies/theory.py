@@ -24,7 +24,7 @@ import pandas as pd
 from layerscope.core.columns import VALUE, names
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, style_axis
+from layerscope_paper.drawing import COLORS, style_axis
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, draw_band, grid
 from layerscope_paper.studies.shared.models import Request

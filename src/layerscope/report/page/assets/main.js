@@ -19,9 +19,7 @@ function buildTheme() {
 }
 
 function buildTop() {
-  const sizes = distinct([...data.curves, ...data.scores].map((r) => r.model + ", " + plural(r.blocks, "block")));
-  if (!sizes.length) sizes.push(...data.models);
-  $("subject").textContent = sizes.join("  ·  ");
+  $("subject").textContent = data.subject.join("  ·  ");
   $("points").append(...data.headline.points.map((text) => el("li", {}, text)));
   $("points").hidden = !data.headline.points.length;
   const few = 8;
@@ -52,28 +50,19 @@ buildTop();
 buildControls();
 buildCurves();
 buildScores();
-buildHeat();
 buildBlocks();
 buildMaps();
 buildTables();
 document.documentElement.dataset.ready = "yes";
 performance.mark("layerscope-ready");
 
-// What is out of view is drawn when the browser has nothing else to do, so that the keyboard, a search and a printer find it.
-const idle = window.requestIdleCallback || ((run) => setTimeout(run, 30));
-(function rest() {
-  const chart = [...pending.values()].find((c) => c.stale && !c.visible && !c.early);
-  if (!chart) return;
-  chart.early = true;
-  idle(() => { if (chart.stale) chart.paint(); rest(); });
-})();
 // Paper is white: a page in the dark theme is printed in the light one.
 let screenTheme = null;
 window.addEventListener("beforeprint", () => {
   screenTheme = document.documentElement.dataset.theme;
   document.documentElement.dataset.theme = "light";
   set({ theme: "light", cursor: null });
-  for (const chart of pending.values()) if (chart.stale) chart.paint();
+  for (const chart of charts.values()) if (chart.isStale) chart.paint();
 });
 window.addEventListener("afterprint", () => {
   if (!screenTheme) return;

@@ -31,6 +31,10 @@ function buildMaps() {
 const noun = (map) => map.kind.replace(/s$/, "");
 const count = (n) => n.toLocaleString("en-US");
 const plainNumber = (v) => (Number.isInteger(v) ? String(v) : fmt(v));
+function layerTicks(low, high, most) {
+  const step = [1, 2, 5, 10, 20, 50, 100].find((s) => (high - low) / s <= most) || 100;
+  return Array.from({ length: Math.floor((high - low) / step) + 1 }, (_, i) => low + i * step);
+}
 const short = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
 function mapView(body, map, readings, several) {
@@ -64,13 +68,9 @@ function mapView(body, map, readings, several) {
   const trust = el("p", { class: "trust", role: "status" });
   const keys = el("ul", { class: "keys inks", "aria-label": "Colors" });
   const side = el("div", { class: "card side" });
-  const strip = el("figure", { class: "card" }), charts = el("div", { class: "grid" }, strip);
-  body.append(head, controls, el("div", { class: "mapped" }, el("figure", { class: "card" }, plot, el("div", { class: "player" }, play, slider, where), trust, keys), side), charts);
-  const beside = data.curves.length ? $("grid") : null;  // where the metrics are
-  const curves = [["changed", "Neighborhood change", "share of the 10 nearest that are others than at the layer before", "High: here the model rearranges the " + map.kind + "."],
-    ["trust", "Trust in the map", "trustworthiness, 1 is best", "Low: points that look near may not be. Clicking a point always gives the true neighbors."]].flatMap((row) => [[charts, row], ...(beside && row[0] === "changed" ? [[beside, row]] : [])]).map(([host, [name, title, unit, means]]) =>
-    lineChart(host, { name: title, unit: "", means: () => unit + ". " + means, legend: readings.length > 1, series: () => readings.filter((r) => r.layers.length > 1).map((r, i) => (
-      { key: r.name, name: r.name, color: i, dash: i ? "9 4" : "", marker: i ? "square" : "circle", x: r.layers.map((k) => position(k, map.blocks)), layers: r.layers, y: r[name] })) }));
+  const strip = el("figure", { class: "card" }), beneath = el("div", { class: "grid" }, strip);
+  body.append(head, controls, el("div", { class: "mapped" }, el("figure", { class: "card" }, plot, el("div", { class: "player" }, play, slider, where), trust, keys), side), beneath);
+  const curves = map.charts.map((chart) => drawChart(beneath, chart));
 
   // --- where the points are
   function places(r, t) {
@@ -139,8 +139,7 @@ function mapView(body, map, readings, several) {
     trust.dataset.level = !known(value) ? "none" : poor ? "poor" : "good";
     trust.textContent = !known(value) ? `At this layer all ${map.kind} have the same vector: there is nothing to see yet.`
       : (poor ? "This map lies in places. " : "") + `Of ${a} ${one}'s 10 nearest, ${(10 * reading.kept[k]).toFixed(1)} are also nearest on the map (trustworthiness ${value.toFixed(2)}${poor ? ": points that look near may not be; click one for its true neighbors" : ""}).`;
-    if (!quick) { set({ cursor: position(number, map.blocks) }); owner = null; }
-    else curves.forEach((chart) => chart.visible && chart.follow());
+    if (!quick) set({ cursor: map.depth ? number / map.blocks : number });
     panel(quick);
   }
   const item = (i, extra) => el("li", {}, el("button", { type: "button", "data-item": i, onclick: () => pick(i), onpointerenter: () => { hover = i; draw(); }, onpointerleave: () => { hover = null; draw(); } }, picture(i), words(i, 150), extra ? el("span", { class: "extra" }, extra) : null));
@@ -216,7 +215,6 @@ function mapView(body, map, readings, several) {
     group = null;
     legend();
     draw();
-    curves.forEach((chart) => chart.draw());
   }
   function reread() {
     const number = reading.layers[layer()], before = reading;
@@ -268,7 +266,5 @@ function mapView(body, map, readings, several) {
   tell();
   set({ cursor: null });
   draw();
-  on(["axis", "theme"], () => curves.forEach((chart) => chart.draw()));
-  on(["cursor"], () => curves.forEach((chart) => chart.follow()));
   return { reread, recolor, drop: () => { pause(); sized.disconnect(); curves.forEach((chart) => chart.drop()); } };
 }

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.charts import Figure
 from layerscope.core.conventions import Reading
 from layerscope.core.statistics import INTERVAL
 from layerscope.metrics import metrics, on_log_scale, shown_series
-from layerscope.report.drawing import (
+from layerscope_paper.drawing import (
     COLORS,
+    Figure,
     escape_math,
     new_figure,
     ordered_colors,
