@@ -196,13 +196,18 @@ def score_grid(cells: pd.DataFrame, tasks: Sequence[str]) -> Figure:
         description="words:N",
     )
     rects = base.mark_rect().encode(color=color)
-    ties = base.transform_filter("datum.tied").mark_point(
-        filled=True, size=14, color=INK, opacity=1, yOffset=6
-    )
+    ties = draw_ties(base)
     best = base.transform_filter("datum.best").mark_rect(
         filled=False, stroke=INK, strokeWidth=2, opacity=1
     )
     return library.layer(rects, ties, best).properties(width="container", height=20 * len(tasks))
+
+
+def draw_ties(cells: Figure) -> Figure:
+    """Return a dot in every cell that cannot be told from the best, clear on any color."""
+    return cells.transform_filter("datum.tied").mark_point(
+        filled=True, size=24, fill=INK, stroke="white", strokeWidth=1, opacity=1
+    )
 
 
 def _looks(charts: Sequence[Chart], alike: bool) -> pd.DataFrame:
@@ -372,13 +377,13 @@ def _curves(
 
 
 def _draw_mark(mark: Mark, encoding: Any, to_left: bool) -> list[Figure]:
-    """Return a dashed line at a place of the horizontal axis, and its words at the top."""
+    """Return a dashed line at a place of the horizontal axis, and its words above."""
     library = altair()
     place = library.Chart(pd.DataFrame({"x": [mark.x], "words": [mark.words]})).encode(x=encoding)
     rule = place.mark_rule(color=mark.color, strokeDash=[2, 3])
     text = place.mark_text(
         color=mark.color, align="right" if to_left else "left", dx=-4 if to_left else 4,
-        fontSize=10, baseline="top",
+        fontSize=10, baseline="bottom", dy=-3,
     )  # fmt: skip
     return [rule, text.encode(y=library.value(0), text="words:N")] if mark.words else [rule]
 

@@ -13,7 +13,7 @@ from layerscope.core.readout import DEFAULT_READOUT, HEAD, Readout, row_words
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
 from layerscope.improving.choose import front
-from layerscope.report.charts import COLORS, INK, altair
+from layerscope.report.charts import COLORS, INK, altair, draw_ties
 
 _POOLINGS = ("mean", "wmean", "last", "cls")  # in this order; others follow
 _TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
@@ -155,10 +155,7 @@ def heat_chart(grid: ChoiceGrid) -> Figure:
     opacity = library.condition("datum.open", library.value(1), library.value(0.45))
     base = library.Chart(rows).encode(x=across, y=down, tooltip="words:N", description="words:N")
     cells = base.mark_rect().encode(color=color, opacity=opacity)
-    ties = base.transform_filter("datum.tied").mark_point(
-        shape="stroke", size=60, strokeWidth=2, yOffset=7, color=INK, opacity=1
-    )
-    return library.layer(cells, ties, *_marked(rows, across, down)).properties(
+    return library.layer(cells, draw_ties(base), *_marked(rows, across, down)).properties(
         height=18 * len(labels),
         title=library.TitleParams("Every layer under every readout", anchor="start"),
     )

@@ -260,7 +260,10 @@ def _block(block: Block, headline: str) -> dict[str, Any]:
         rows = len(block.grid.rows)
         facts = {"unit": "", "wide": True, "live": False}
         heat = {"title": "Every layer under every readout", "height": 60 + 18 * rows}
-        heat["says"] = f"Color: {block.grid.unit}. Every row is a way to read a text."
+        heat["says"] = (
+            f"Color: {block.grid.unit}. Every row is a way to read a text. "
+            "A dot: not told from the best."
+        )
         cost = {"title": "What it costs", "height": 340}
         cost["says"] = (
             "Every point is a layer under a readout. The line: what nothing beats at the same cost "

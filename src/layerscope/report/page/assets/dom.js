@@ -19,6 +19,14 @@ const el = (tag, attributes, ...children) => fill(document.createElement(tag), a
 const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 const known = (value) => value !== null && value !== undefined;
 
+const canInflate = typeof DecompressionStream !== "undefined"; // browsers before 2023 cannot
+async function inflate(packed) {
+  const text = atob(packed), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
 // Four significant digits, the same in charts, tooltips and tables.
 function fmt(value) {
   if (!known(value)) return "–";

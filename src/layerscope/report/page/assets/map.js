@@ -9,7 +9,7 @@ function buildMaps() {
   $("maps").append(section);
   const body = el("div");
   section.append(el("h2", { id: "map-title" }, "Every " + noun(data.maps[0]) + " at every layer"), body);
-  if (typeof DecompressionStream === "undefined") { body.append(el("p", { class: "lede" }, "This browser is too old to draw the map.")); return; }
+  if (!canInflate) { body.append(el("p", { class: "lede" }, "This browser is too old to draw the map.")); return; }
   const several = choice("Map of", "map", data.maps.map((m, i) => [String(i), m.label]), (value) => set({ map: Number(value) }));
   let held = null;
   async function open() {

@@ -1,11 +1,5 @@
 // What a map is made of: packed points and neighbors, their inks, and a canvas that draws thousands of them in a frame.
 const STEPS = 4096;
-async function inflate(packed) {
-  const text = atob(packed), bytes = new Uint8Array(text.length);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
 // Low bytes come first, then high ones.
 function twoBytes(bytes) {
   const n = bytes.length / 2, out = new Uint16Array(n);
