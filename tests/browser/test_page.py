@@ -408,7 +408,7 @@ def test_many_warnings_do_not_hide_the_content(
 @pytest.mark.slow  # quickly: `test_a_large_report_stays_small`, and the heat map of the full report
 def test_a_large_report_is_small_and_complete(open_page: Open, tmp_path: Path) -> None:
     path = write_report(large_pair(), tmp_path / "report.html")
-    assert path.stat().st_size < 3_000_000
+    assert path.stat().st_size < 2_000_000
     opened = open_page(path, height=900)
     ready = opened.page.evaluate(
         "() => performance.getEntriesByName('layerscope-ready')[0].startTime"

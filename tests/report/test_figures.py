@@ -76,6 +76,16 @@ def test_files(run: Profile, tmp_path: Path, suffix: str, start: bytes) -> None:
     assert [file.name for file in target.parent.iterdir()] == [target.name]
 
 
+def test_bars_of_one_kind_leave_the_legend_to_the_chart_beside_them() -> None:
+    bars = Chart("Lost", [Line("block", ["0", "1"], [0.2, 0.1])], x="block", bars=True)
+    lines = [Line(name, [2, 3], [0.8, 1.0]) for name in ("as they are", "refitted")]
+    spec = plot_charts([bars, Chart("Kept", lines, x="blocks kept")], "title").to_dict()
+    assert "scale" not in spec["concat"][0]["layer"][0]["encoding"]["color"]
+    color = spec["concat"][1]["layer"][0]["encoding"]["color"]
+    assert color["scale"]["domain"] == ["as they are", "refitted"]
+    assert spec["concat"][1]["layer"][0]["encoding"]["x"]["axis"]["values"] == [2, 3]
+
+
 def test_mistakes(run: Profile, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'layer'"):
         plot_profiles([run], x="layers")

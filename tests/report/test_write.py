@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from layerscope.core.readout import describe_readout
 from layerscope.errors import InvalidValueError
 from layerscope.extras import MissingExtraError
 from layerscope.metrics import metrics
@@ -22,6 +23,8 @@ from tests.report.synthetic import (
     READOUTS,
     large_pair,
     synthetic_evaluation,
+    synthetic_improvement,
+    synthetic_map,
     synthetic_run,
 )
 
@@ -95,9 +98,11 @@ def test_sites_inside_blocks_are_a_part_of_their_own() -> None:
 
 def test_scores_are_points_with_their_ties() -> None:
     held = payload(gather([synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2], best=2)]))
-    assert held["scores"]["evaluations"][0]["readouts"] == READOUTS[:2]
+    assert held["scores"]["evaluations"][0]["readouts"] == [
+        [name, describe_readout(name)] for name in READOUTS[:2]
+    ]
     lines = rows_of(held["scores"]["lines"])
-    first = lines[lines["name"] == READOUTS[0]]
+    first = lines[lines["name"] == describe_readout(READOUTS[0])]
     assert first[first["by_task"] == "a"]["value"].tolist()[2] == 30
     assert first[first["by_task"] == "mean over tasks"]["value"].tolist()[2] == 30.5
     (cells,) = held["scores"]["heat"]["rows"].values()
@@ -122,6 +127,13 @@ def test_scores_are_points_with_their_ties() -> None:
 
 def test_a_large_report_stays_small() -> None:
     assert len(make_page(gather(large_pair(tasks=12))).encode()) < 2_000_000
+
+
+def test_a_page_with_a_map_of_a_thousand_texts_stays_small() -> None:
+    texts = [f"text {i} " + "of a hundred letters " * 4 for i in range(1000)]
+    run = synthetic_improvement("small", 12, 8)
+    run._map = synthetic_map(1000, 12, texts=texts)
+    assert len(make_page(gather([run])).encode()) < 1_400_000
 
 
 def test_without_altair_there_is_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

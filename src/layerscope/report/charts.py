@@ -44,8 +44,9 @@ _FAMILIES = {
     "gemma3": 5,
 }
 _DROPPED, _DASHED = [2, 2], [4, 3]
-_FORMATS = ("png", "svg", "pdf", "html", "json")
+_FORMATS = ("png", "svg", "pdf")
 _OFFSET = 6
+_MOST_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def styles(runs: Sequence[tuple[str, str]]) -> list[Style]:
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a chart; the suffix says the format (png, svg, pdf, html, json)."""
+    """Write a chart; the suffix says the format (png, svg, pdf)."""
     target = Path(path)
     kind = target.suffix.lower().removeprefix(".")
     if kind not in _FORMATS:
@@ -212,7 +213,7 @@ def draw_ties(cells: Figure) -> Figure:
 
 def _looks(charts: Sequence[Chart], alike: bool) -> pd.DataFrame:
     """Return a row per line of the legend: its name, color and dashes, the same in all charts."""
-    named = [line for chart in charts for line in chart.lines if line.name]
+    named = [line for chart in charts if not _is_plain(chart) for line in chart.lines if line.name]
     plain = [_key(line.name, alike) for line in named if line.look is None]
     count = len(dict.fromkeys(plain))
     palette: Iterator[str] = itertools.cycle(COLORS)
@@ -231,6 +232,11 @@ def _looks(charts: Sequence[Chart], alike: bool) -> pd.DataFrame:
             dash = []
         rows[key] = (color, _DROPPED if line.dropped else dash or [1, 0], key)
     return pd.DataFrame(rows.values(), columns=["color", "dash", "name"])
+
+
+def _is_plain(chart: Chart) -> bool:
+    """Return whether a chart has bars of one kind, which need no legend."""
+    return chart.bars and len(chart.lines) == 1
 
 
 def _key(name: str, alike: bool) -> str:
@@ -296,7 +302,7 @@ def _table(chart: Chart, names: Sequence[str], by_depth: bool) -> pd.DataFrame:
         frame["own"] = bool(line.name)
         frame["width"] = 3.0 if line.name.startswith("your run") else 1.8
         frame["at"] = [
-            f"layer {layer}" if not by_depth else f"depth {place:.2f}"
+            f"depth {place:.2f}" if by_depth else f"{chart.x or 'layer'} {layer}"
             for layer, place in zip(layers, frame["x"], strict=True)
         ]
         for tag, value in line.tags.items():
@@ -325,9 +331,7 @@ def _curves(
         "x:Q",
         title=title,
         scale=library.Scale(zero=False, nice=False, padding=_OFFSET),
-        axis=library.Axis(
-            tickMinStep=1 if _is_whole(rows["x"]) else library.Undefined, tickCount=6
-        ),
+        axis=_axis(rows["x"]),
     )
     up = library.Y(
         "value:Q",
@@ -392,7 +396,7 @@ def _bars(
     chart: Chart, looks: pd.DataFrame, *, x: str = "layer", width: Any = 250, height: int = 180
 ) -> Figure:
     library = altair()
-    names = [line.name for line in chart.lines]
+    names = list(looks["name"])
     rows = pd.concat(
         [
             pd.DataFrame(
@@ -401,27 +405,26 @@ def _bars(
                     "value": np.asarray(line.values, float),
                     "low": line.low if line.low is not None else np.nan,
                     "high": line.high if line.high is not None else np.nan,
-                    "name": line.name,
+                    "name": line.name if line.name in names else _key(line.name, alike=True),
                 }
             )
             for line in chart.lines
         ],
         ignore_index=True,
     )
-    color = library.Scale(domain=list(looks["name"]), range=list(looks["color"]))
-    legend = library.Legend(title=None) if len(names) > 1 else None
+    legend = library.Legend(title=None)
+    scale = library.Scale(domain=names, range=list(looks["color"]))
+    color = library.Color("name:N", scale=scale, legend=legend)
+    if _is_plain(chart):
+        color = library.value(COLORS[0])
     base = library.Chart(rows).encode(
         x=library.X("x:N", sort=None, title=chart.x or None, axis=library.Axis(labelAngle=0)),
         xOffset=library.XOffset("name:N", sort=None),
     )
     lowest = float(rows["value"].min())
-    scale = library.Scale(domainMin=30) if lowest > 30 else library.Undefined  # zero says nothing
-    up = library.Y("value:Q", title=chart.unit or None, scale=scale)
-    layers = [
-        base.mark_bar(clip=True).encode(
-            y=up, color=library.Color("name:N", scale=color, legend=legend)
-        )
-    ]
+    limits = library.Scale(domainMin=30) if lowest > 30 else library.Undefined  # zero says nothing
+    up = library.Y("value:Q", title=chart.unit or None, scale=limits)
+    layers = [base.mark_bar(clip=True).encode(y=up, color=color)]
     if rows["low"].notna().any():
         layers.append(base.mark_rule(color=INK).encode(y="low:Q", y2="high:Q"))
     if chart.level is not None:
@@ -450,9 +453,16 @@ def _scale(chart: Chart, rows: pd.DataFrame) -> Any:
         return library.Scale(domain=list(chart.limits), nice=False)
     is_wide = len(values) > 0 and values.min() > 0 and values.max() >= 3 * values.min()
     if chart.log and is_wide:
-        return library.Scale(type="log", nice=False)
-    return library.Scale(zero=False)
+        return library.Scale(type="log", nice=False, padding=_OFFSET)
+    return library.Scale(zero=False, padding=_OFFSET)
 
 
-def _is_whole(values: pd.Series) -> bool:
-    return bool((values == values.round()).all())
+def _axis(values: pd.Series) -> Any:
+    """Return the horizontal axis: layers are whole numbers, and few of them are all written."""
+    library = altair()
+    if not (values == values.round()).all():
+        return library.Axis(tickCount=6)
+    places = sorted(set(values))
+    if len(places) <= _MOST_TICKS:
+        return library.Axis(values=places, format="d")
+    return library.Axis(tickMinStep=1, tickCount=6, format="d")

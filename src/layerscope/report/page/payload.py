@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.core.charts import Chart, Line, Style
+from layerscope.core.readout import describe_readout
 from layerscope.core.sites import layer_ranges, part_of
 from layerscope.core.statistics import INTERVAL
 from layerscope.maps import LayerMap
@@ -174,9 +175,10 @@ def _score_charts(
     lines, cells = [], []
     for run in scores:
         for readout in sorted(run.readouts, key=lambda name: name != run.reference):
-            name = readout if len(scores) == 1 else run.label
+            words = describe_readout(readout)
+            name = words if len(scores) == 1 else run.label
             if len(scores) > 1 and len(run.readouts) > 1:
-                name = f"{run.label} · {readout}"
+                name = f"{run.label} · {words}"
             grid = 100 * run.grid(readout)
             curves = {task: grid.loc[task] for task in grid.index}
             if several:
@@ -204,7 +206,10 @@ def _score_charts(
         "evaluations": [
             {
                 "label": run.label,
-                "readouts": sorted(run.readouts, key=lambda name: name != run.reference),
+                "readouts": [
+                    [name, describe_readout(name)]
+                    for name in sorted(run.readouts, key=lambda name: name != run.reference)
+                ],
             }
             for run in scores
         ],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from layerscope.blocks.words import facts, headline
 from layerscope.core.charts import Figure
-from layerscope.report.charts import picture, plot_charts
+from layerscope.report.charts import plot_charts
 from layerscope.report.sources import Block, Chart, Line, Section, of_run
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def from_faster(run: FasterEncoder) -> Block:
         f"A faster encoder: {run.name}",
         run.model,
         [f"{name[:1].upper()}{name[1:]}: {value}." for name, value in lines.items()],
-        figures=[picture(plot_faster(run))],
+        charts=charts(run),
         tables={"Candidates": front, "What each removal leaves": run.removals},
         facts={"kind": "encoder", "texts": run.manifest["texts"]["name"], **lines},
         lead=[f"{headline(run.manifest)}."],

@@ -54,7 +54,7 @@ function drawChart(host, chart) {
   const plot = el("div", { class: "plot", tabindex: 0, role: "group", "aria-label": chart.title + ". Arrow keys move along the layers." });
   const read = el("p", { class: "read", "aria-live": "off" });
   const heading = el("figcaption", {}, el("span", { class: "name" }, chart.title), el("span", { class: "unit" }, chart.unit), el("span", { class: "means" }, chart.says));
-  const figure = el("figure", { class: "card" + (chart.wide ? " wide" : "") }, heading, plot, read);
+  const figure = el("figure", { class: "card" + (chart.wide ? " wide" : "") }, heading, plot, chart.live ? read : null);
   host.append(figure);
   plot.style.minHeight = chart.height + "px";
   const spec = themed(chart.spec), tables = Object.entries(chart.rows).map(([name, packed]) => [name, rowsOf(packed)]);
@@ -141,8 +141,8 @@ function buildScores() {
   $("score-controls").append(choice("Task", "task", tasks.map((t) => [t, t])));
   const chart = drawChart($("score-chart"), lines), map = drawChart($("heat"), heat);
   const readouts = choice("Read by", "readout", []);
-  const refill = () => readouts.refill(evaluations.find((e) => e.label === state.evaluation).readouts.map((r) => [r, readoutName(r)]));
-  const pick = (label) => { const run = evaluations.find((e) => e.label === label); set({ evaluation: label, readout: run.readouts.includes(state.readout) ? state.readout : run.readouts[0] }); refill(); };
+  const refill = () => readouts.refill(evaluations.find((e) => e.label === state.evaluation).readouts);
+  const pick = (label) => { const run = evaluations.find((e) => e.label === label); set({ evaluation: label, readout: run.readouts.some(([name]) => name === state.readout) ? state.readout : run.readouts[0][0] }); refill(); };
   $("heat-controls").append(choice("Model", "evaluation", evaluations.map((e) => [e.label, e.label]), pick), readouts);
   refill();
   on(["task"], () => chart.draw());

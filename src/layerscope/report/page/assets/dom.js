@@ -50,15 +50,6 @@ function ranges(numbers) {
   return parts.map(([a, b]) => (a === b ? String(a) : a + "–" + b)).join(", ");
 }
 
-function readoutName(readout) {
-  const parts = readout.split("/");
-  const [pooling, norm, sink, centering] = parts.slice(-4);
-  const words = [parts.slice(0, -4).join("/"), pooling, norm];
-  if (sink === "drop") words.push("sink dropped");
-  if (centering === "corpus") words.push("centered");
-  return words.join(" · ");
-}
-
 function download(name, rows) {
   const quote = (cell) => {
     let text = known(cell) ? String(cell) : "";

@@ -10,7 +10,7 @@ const state = {
   hidden: [],
   cursor: null,
   evaluation: data.scores ? data.scores.start : null,
-  readout: data.scores ? data.scores.evaluations.find((e) => e.label === data.scores.start).readouts[0] : null,
+  readout: data.scores ? data.scores.evaluations.find((e) => e.label === data.scores.start).readouts[0][0] : null,
   task: data.scores ? data.scores.tasks[0] : null,
   table: null,
   tableRun: 0,
