@@ -23,8 +23,8 @@ NIGHTLY = (
     "tests/faults/",
     # real weights, simulations and trainings
     "tests/exporting/test_real.py",
-    "tests/improving/test_student.py::test_a_student_that_is_no_better_stays_home",
-    "tests/improving/test_student.py::test_a_training_that_finds_nothing_better_stops_early",
+    "tests/improving/test_train.py::test_a_student_that_is_no_better_stays_home",
+    "tests/improving/test_train.py::test_a_training_that_finds_nothing_better_stops_early",
     "tests/core/test_picking.py::test_equal_candidates",
     "tests/metrics/test_intervals.py::test_dimes_interval_covers",
     "tests/metrics/test_intervals.py::test_spread",

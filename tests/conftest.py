@@ -105,7 +105,7 @@ LONGEST = (
     "tests/improving/test_improve.py",
     "tests/exporting/test_real.py",
     "tests/exporting/test_cutting.py",
-    "tests/improving/test_student.py",
+    "tests/improving/test_train.py",
     "tests/evaluation/test_budget.py",
     "tests/improving/test_interrupted.py",
     "tests/faults/test_killed.py",

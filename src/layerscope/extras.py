@@ -42,6 +42,7 @@ ZOO_NAMES = {
         "smollm2-135m",
         "gemma3-270m",
         "minilm-l6",
+        "all-mpnet-base-v2",
         "controlled-ar",
         "controlled-mlm",
         "controlled-mamba",

@@ -309,19 +309,21 @@ def test_means_are_taken_beside_the_gpus_work(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    start, means = measuring.estimate_sites, SiteEstimator.measure_prompts
+    start, means = measuring.start_work, SiteEstimator.estimate_means
 
     def started(*given: Any) -> Any:
         done.append("start")
-        wait = start(*given)
-        return lambda: (done.append("wait"), wait())[1]
+        return [
+            (names, lambda wait=wait: (done.append("wait"), wait())[1])
+            for names, wait in start(*given)
+        ]
 
     def noted(*given: Any) -> Any:
         done.append("means")
         return means(*given)
 
-    monkeypatch.setattr(measuring, "estimate_sites", started)
-    monkeypatch.setattr(SiteEstimator, "measure_prompts", noted)
+    monkeypatch.setattr(measuring, "start_work", started)
+    monkeypatch.setattr(SiteEstimator, "estimate_means", noted)
     monkeypatch.setattr(measuring, "sites_together", lambda estimator, device: 2)
     ways = SimpleNamespace(
         encode_in_memory=encoding.encode_in_memory,

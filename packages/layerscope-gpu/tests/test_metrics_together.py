@@ -35,7 +35,7 @@ def sites(n: int, kind: str) -> list[SiteVectors]:
 def test_the_same_values_and_errors(n: int, kind: str, group: int | None) -> None:
     options = Options(permutations=3, group=group)
     alone, together = sites(n, kind), sites(n, kind)
-    known = estimate_sites(OF_VECTORS, together, options)()
+    known = estimate_sites(OF_VECTORS, together, options)
     for metric in OF_VECTORS:
         name = metric.info.name
         for one, other, found in zip(alone, together, known, strict=True):
@@ -57,7 +57,7 @@ def test_what_is_costly_is_done_together(quick: bool, monkeypatch: pytest.Monkey
         monkeypatch.setattr(lidar, "fast_doubles", lambda device: True)
     together = sites(70, "plain")
     wide = [SiteVectors(s.rows.repeat(1, 4), s.views.repeat(1, 1, 4)) for s in together]
-    known = estimate_sites(OF_VECTORS, wide, Options(permutations=3))()
+    known = estimate_sites(OF_VECTORS, wide, Options(permutations=3))
     spectral = {metric.info.name for metric in OF_VECTORS if pooled.is_spectral(metric)}
     of_sums = {"dataset_entropy", "effective_rank", "entropy_rank"} if quick else set()
     for found, site in zip(known, wide, strict=True):
@@ -83,10 +83,10 @@ def test_folds_that_float32_does_not_do_for_are_solved_again(
     metric, options = get_metric("alpha_req"), Options()
     site = SiteVectors(torch.from_numpy(z))
     want = estimate_vectors(metric, site, options).se
-    rough = estimate_sites([metric], [site], options)()[0]["alpha_req"].se
+    rough = estimate_sites([metric], [site], options)[0]["alpha_req"].se
     assert rough == pytest.approx(want, rel=1e-3)
     monkeypatch.setattr(rounding, "SHARE_OF_ERROR", 0.0)
-    again = estimate_sites([metric], [site], options)()[0]["alpha_req"].se
+    again = estimate_sites([metric], [site], options)[0]["alpha_req"].se
     assert again == pytest.approx(want, rel=1e-9)
     assert rough != again
 

@@ -90,7 +90,7 @@ def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     catalogue()
     monkeypatch.setitem(MODELS._things, "gone", entry)
     assert "gone" in catalogue()
-    with pytest.raises(LayerscopeError, match="Install the package that it comes with again"):
+    with pytest.raises(LayerscopeError, match="Install its package again"):
         MODELS.fetch("gone")
 
 

@@ -146,6 +146,8 @@ def improve(
         overwrite=overwrite,
         offline=offline,
     )
+    if not isinstance(model, str | Path):
+        request.check_search()  # a name may be that of an encoder, which is known when it is loaded
     labeled = None if labels is None else read_labels(labels)
     with working_folder(request.out) as work, command:
         reading: dict[str, Any] = {"column": column, "encoding": encoding, "offline": offline}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -162,7 +162,7 @@ class SiteEstimator:
         views = vectors[:, 1:] if vectors.shape[1] > 1 else None
         return SiteVectors(vectors[:, 0], views, ranks)
 
-    def measure_prompts(self, index: int) -> SiteValues:
+    def estimate_means(self, index: int) -> SiteEstimates:
         """Return the metrics at a site that are means over prompts."""
         made: SiteEstimates = {}
         for metric in self.metrics:
@@ -179,17 +179,22 @@ class SiteEstimator:
                         for normalization in metric.info.normalizations
                     ],
                 )
-        return self._with_intervals(made)
+        return made
 
-    def measure_vectors(
-        self, site: SiteVectors, known: Mapping[str, Estimate] | None = None
-    ) -> SiteValues:
-        """Return the metrics of a site's vectors; those that are known already are taken as they
-        are."""
+    def estimate_site(
+        self,
+        site: SiteVectors,
+        known: Mapping[str, Estimate] | None = None,
+        names: Collection[str] | None = None,
+    ) -> SiteEstimates:
+        """Return the metrics of a site's vectors, all of them or those of some names.
+
+        Those that are known already are taken as they are.
+        """
         made: SiteEstimates = {}
         for metric in self.metrics:
             info = metric.info
-            if info.level == "tokens":
+            if info.level == "tokens" or (names is not None and info.name not in names):
                 continue
             raw = (known or {}).get(info.name) or self._estimate(metric, site)
             made[info.name, "keep"] = (
@@ -199,7 +204,7 @@ class SiteEstimator:
                     for normalization in info.normalizations
                 ],
             )
-        return self._with_intervals(made)
+        return made
 
     def _estimate(self, metric: Metric, site: SiteVectors) -> Estimate:
         """Return the estimate of one metric. If one from outside fails now, after all the encoding,
@@ -218,19 +223,25 @@ class SiteEstimator:
             self.failed.setdefault(metric.info.name, f"{type(error).__name__}: {error}")
             return replace(undefined, n=0)
 
-    def _with_intervals(self, made: SiteEstimates) -> SiteValues:
-        every = [estimate for _, estimates in made.values() for estimate in estimates]
+    def add_intervals(self, sites: Sequence[SiteEstimates]) -> list[SiteValues]:
+        """Return the values of sites with their intervals: resamples are drawn once for all."""
+        every = [
+            estimate for site in sites for _, estimates in site.values() for estimate in estimates
+        ]
         ends = iter(many_intervals(every, self.options.seed))
-        return {
-            key: SiteValue(
-                replace(raw, influence=None),
-                [
-                    (replace(e, influence=None), Interval(e.value, *next(ends), e.n))
-                    for e in estimates
-                ],
-            )
-            for key, (raw, estimates) in made.items()
-        }
+        return [
+            {
+                key: SiteValue(
+                    replace(raw, influence=None),
+                    [
+                        (replace(e, influence=None), Interval(e.value, *next(ends), e.n))
+                        for e in estimates
+                    ],
+                )
+                for key, (raw, estimates) in site.items()
+            }
+            for site in sites
+        ]
 
 
 def measure_sites(estimator: SiteEstimator, sites: int) -> Iterator[SiteValues]:
@@ -239,9 +250,9 @@ def measure_sites(estimator: SiteEstimator, sites: int) -> Iterator[SiteValues]:
     size = sum(np.prod(shard.pooled[0].shape) for shard in estimator.shards) * 4
 
     def measure(index: int) -> SiteValues:
-        return estimator.measure_prompts(index) | estimator.measure_vectors(
-            estimator.read_site(index)
-        )
+        estimates = estimator.estimate_means(index)
+        estimates |= estimator.estimate_site(estimator.read_site(index))
+        return estimator.add_intervals([estimates])[0]
 
     at_once = _SITES_AT_ONCE if size <= _LARGEST_SITE else 1
     return map_concurrently("sites", measure, range(sites), at_once)
