@@ -203,6 +203,7 @@ def test_the_doctor_looks_for_everything_that_an_extra_installs() -> None:
         "pillow": "PIL",
         "python-calamine": "python_calamine",
         "scikit-learn": "sklearn",
+        "vl-convert-python": "vl_convert",
         "layerscope-media": "layerscope_media",
     }
     for extra, features in doctor.EXTRAS.items():
