@@ -128,8 +128,11 @@ def average_precision(row: dict[str, Any], vectors: dict[str, np.ndarray]) -> fl
 class Study:
     """One task: how its score changes with the blocks that are kept."""
 
-    def __init__(self, encoder: Encoder, task: Task, others: list[str]) -> None:
+    def __init__(
+        self, encoder: Encoder, task: Task, others: list[str], minutes: float = 10
+    ) -> None:
         self.encoder, self.task, self.kind = encoder, task, find_kind(encoder)
+        self.minutes = minutes
         texts = task.texts()
         self.texts, self.batches = texts, encoder.batches(texts)
         self.own, self.others = task.own, TextSet.of(others)
@@ -190,7 +193,7 @@ class Study:
         """Train a variant and score it."""
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            request = TrainRequest(Path(folder), minutes=10)
+            request = TrainRequest(Path(folder), minutes=self.minutes)
             done = train_blocks(self.encoder, variant, texts, request, 0, Silent())
         self.add(way, size, done.variant, time.perf_counter() - start)
 
@@ -249,6 +252,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", default="5,4,3,2", help="numbers of blocks, comma-separated")
     parser.add_argument("--tasks", default=",".join((*CLASSES, *PAIRS, RERANKING)))
+    parser.add_argument("--minutes", type=float, default=10, help="of each training, at most")
     parser.add_argument("--numbers", action="store_true", help="also by the number of texts")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -257,7 +261,7 @@ def main() -> None:
     rows, more = [], []
     for name in given.tasks.split(","):
         task = load_task(name, given.data_dir)
-        study = Study(encoder, task, other_texts(given.data_dir, name))
+        study = Study(encoder, task, other_texts(given.data_dir, name), given.minutes)
         study.run(sizes)
         rows += study.rows
         print(f"{name}: {study.rows[0]['score']:.1f}, {len(study.own)} own texts", flush=True)
