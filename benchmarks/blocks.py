@@ -31,6 +31,7 @@ from layerscope.blocks import Encoder, Variant, refit, search
 from layerscope.blocks.agreement import TextSet, similarity_agreement
 from layerscope.blocks.job import SEARCHED
 from layerscope.blocks.kinds import find_kind
+from layerscope.blocks.search import choose_blocks
 from layerscope.blocks.train import TrainRequest, train_blocks
 from layerscope.models.source import resolve
 from layerscope.progress import Silent
@@ -160,32 +161,30 @@ class Study:
         encoder, count = self.encoder, self.encoder.n_blocks
         pools = {"own": self.own, "other": self.others}
         batches = {name: encoder.batches(pool.texts) for name, pool in pools.items()}
-        found, took = {}, {}
-        for name, texts, kind in (
-            ("as they are", self.own, None),
-            ("own", self.own, self.kind),
-            ("other", self.others, self.kind),
-        ):
-            start, few = time.perf_counter(), texts.first(SEARCHED)
-            steps = search(
-                encoder, encoder.batches(few.texts), kind, min(sizes), queries=few.queries
-            )
-            found[name] = {len(step.blocks): step.blocks for step in steps}
-            took[name] = time.perf_counter() - start
+        searched, others = self.own.cut(min(SEARCHED, len(self.own) // 2))
+        start = time.perf_counter()
+        steps = search(
+            encoder, encoder.batches(searched.texts), min(sizes), queries=searched.queries
+        )
+        took = time.perf_counter() - start
+        greedy = {len(step.blocks): step.blocks for step in steps}
         for size in sizes:
             even = np.unique(np.linspace(0, count - 1, size).round().astype(int)).tolist()
+            start = time.perf_counter()
+            few = others.first(SEARCHED)
+            chosen = choose_blocks(encoder, steps, size, self.kind, searched, few)
+            chose = took + time.perf_counter() - start
             self.add("last blocks cut", size, encoder.variant(range(size)))
-            plain = encoder.variant(found["as they are"][size])
-            self.add("chosen as they are", size, plain, took["as they are"])
+            self.add("greedy, as they are", size, encoder.variant(greedy[size]), took)
             for way, blocks, texts in (
                 ("evenly spaced, refitted, own texts", even, "own"),
-                ("chosen as they are, then refitted, own texts", plain.blocks, "own"),
-                ("chosen and refitted, own texts", found["own"][size], "own"),
-                ("chosen and refitted, other texts", found["other"][size], "other"),
+                ("greedy, refitted, own texts", greedy[size], "own"),
+                ("chosen and refitted, own texts", chosen, "own"),
+                ("chosen and refitted, other texts", chosen, "other"),
             ):
                 start = time.perf_counter()
                 done = refit(encoder, encoder.variant(blocks), batches[texts], self.kind)
-                self.add(way, size, done.variant, time.perf_counter() - start)
+                self.add(way, size, done.variant, chose + time.perf_counter() - start)
                 if way.startswith("chosen and refitted"):
                     self.train(f"{way}, then trained", size, done.variant, pools[texts])
 
@@ -201,7 +200,7 @@ class Study:
         """Refit on fewer and more of the task's own texts."""
         encoder = self.encoder
         few = encoder.batches(self.own.first(SEARCHED).texts)
-        steps = search(encoder, few, self.kind, size)
+        steps = search(encoder, few, size)
         for count in [count for count in counts if count <= len(self.own)]:
             start = time.perf_counter()
             batches = encoder.batches(self.own.first(count).texts)

@@ -20,6 +20,7 @@ from layerscope.blocks.agreement import (
 from layerscope.blocks.kinds import find_kind
 from layerscope.blocks.kinds.base import tap
 from layerscope.blocks.refit import HELD_OUT
+from layerscope.blocks.search import Step, choose_blocks
 from tests.blocks.conftest import TEXTS, idle_block, write_tiny
 
 
@@ -85,7 +86,7 @@ def test_the_whole_model_is_not_changed(tmp_path: Path, family: str):
 def test_a_block_that_does_nothing_goes_first_and_costs_nothing(tmp_path: Path):
     encoder, kind = opened(tmp_path, "llama", idle_block("llama", 1))
     batches = encoder.batches(TEXTS)
-    steps = search(encoder, batches, kind, 1)
+    steps = search(encoder, batches, 1)
     assert steps[0].removed == 1
     assert steps[0].closeness == pytest.approx(2, abs=1e-5)
     done = refit(encoder, encoder.variant(steps[0].blocks), batches, kind)
@@ -94,9 +95,9 @@ def test_a_block_that_does_nothing_goes_first_and_costs_nothing(tmp_path: Path):
     )
 
 
-def test_without_a_kind_the_search_is_the_greedy_one_by_brute_force(bert: Encoder):
+def test_the_search_is_the_greedy_one_by_brute_force(bert: Encoder):
     batches = bert.batches(TEXTS)
-    steps = search(bert, batches, None, 1)
+    steps = search(bert, batches, 1)
     whole = bert.encode(bert.whole, batches)
     kept = [0, 1, 2]
     for step in steps:
@@ -112,10 +113,28 @@ def test_without_a_kind_the_search_is_the_greedy_one_by_brute_force(bert: Encode
         assert step.blocks == tuple(kept)
 
 
-def test_the_search_with_refits_is_at_least_as_close(bert: Encoder):
-    batches = bert.batches(TEXTS)
-    plain, fitted = (search(bert, batches, kind, 2)[0] for kind in (None, find_kind(bert)))
-    assert fitted.closeness > plain.closeness
+def test_of_two_subsets_the_one_that_refits_better_is_taken(tmp_path: Path):
+    encoder, kind = opened(tmp_path, "bert")
+    searched, trial = TextSet.of(TEXTS[:40]), TextSet.of(TEXTS[40:])
+    whole = encoder.encode(encoder.whole, encoder.batches(trial.texts))
+    scores = {}
+    for blocks in ((0, 1), (1, 2), (0, 2)):
+        variant = refit(encoder, encoder.variant(blocks), encoder.batches(searched.texts), kind)
+        vectors = encoder.encode(variant.variant, encoder.batches(trial.texts))
+        scores[blocks] = closeness(whole, vectors)
+    for greedy in ((0, 1), (1, 2)):  # evenly spaced are 0 and 2
+        steps = [Step(2, greedy, 1.0, {})]
+        best = max((greedy, (0, 2)), key=lambda blocks: scores[blocks])
+        assert choose_blocks(encoder, steps, 2, kind, searched, trial) == best
+
+
+def test_a_block_that_must_stay_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    encoder, kind = opened(tmp_path, "bert")
+    monkeypatch.setattr(encoder, "removable", lambda: [True, False, True])
+    steps = [Step(0, (1, 2), 1.0, {})]
+    texts = TextSet.of(TEXTS)
+    assert choose_blocks(encoder, steps, 2, kind, texts, texts) == (1, 2)
+    assert all(1 in step.blocks for step in search(encoder, encoder.batches(TEXTS), 1))
 
 
 def test_agreement_of_equal_and_of_unrelated_vectors():
@@ -166,7 +185,7 @@ def test_queries_and_documents_are_divided_in_the_same_shares():
 
 def test_the_search_with_queries_is_the_greedy_one_by_brute_force(bert: Encoder):
     batches = bert.batches(TEXTS)
-    steps = search(bert, batches, None, 2, queries=10)
+    steps = search(bert, batches, 2, queries=10)
     whole = bert.encode(bert.whole, batches)
     scores = {
         block: closeness(

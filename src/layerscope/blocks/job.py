@@ -20,7 +20,7 @@ from layerscope.blocks.folder import transformer_path, verify_folder, write_fold
 from layerscope.blocks.kinds import BlockKind, find_kind
 from layerscope.blocks.refit import refit
 from layerscope.blocks.result import FasterEncoder
-from layerscope.blocks.search import Step, search
+from layerscope.blocks.search import Step, choose_blocks, search
 from layerscope.blocks.train import TrainedBlocks, TrainRequest, train_blocks
 from layerscope.blocks.words import AGREEMENT, RANKING, card, headline
 from layerscope.choose import Candidate, Decision, Limits, Scores, decide
@@ -154,18 +154,17 @@ def make_faster(
     request.check(encoder.n_blocks)
     kind = find_kind(encoder)
     fitted = _up_to(encoder, texts.fitted.texts)
-    searched = texts.fitted.first(SEARCHED)
+    searched, others = texts.fitted.cut(min(SEARCHED, len(texts.fitted) // 2))
     sizes = _sizes(encoder.n_blocks, request)
     bar.begin("searching which blocks can be left out|removals", encoder.n_blocks - min(sizes))
     steps = search(
         encoder,
         encoder.batches(searched.texts),
-        kind,
         min(sizes),
         bar.advance,
         searched.queries,
     )
-    subsets = {len(step.blocks): step.blocks for step in steps}
+    found = {len(step.blocks) for step in steps}
     checked = encoder.batches(texts.checked.texts)
     queries = texts.checked.queries
     candidates = [_Measured(Candidate(encoder.whole.blocks), encoder.whole)]
@@ -173,8 +172,9 @@ def make_faster(
     limit = KEEP if request.keep is None and request.share is None else request.keep
     whole = encoder.encode(encoder.whole, checked)
     candidates[0].measure(whole, whole, queries, request.seed)
-    for size in [size for size in sizes if size in subsets]:
-        for one in _of_size(encoder, subsets[size], kind, fitted, bar):
+    for size in [size for size in sizes if size in found]:
+        blocks = choose_blocks(encoder, steps, size, kind, searched, others.first(SEARCHED))
+        for one in _of_size(encoder, blocks, kind, fitted, bar):
             vectors = encoder.encode(one.variant, checked)
             one.measure(whole, vectors, queries, request.seed)
             candidates.append(one)
@@ -361,7 +361,7 @@ def _manifest(
         "conventions": {
             "agreement": RANKING if texts.checked.queries else AGREEMENT,
             "interval": f"95 %, {'queries' if texts.checked.queries else 'texts'} resampled",
-            "search": f"greedy removal with a refit of the block before the gap, {SEARCHED} texts",
+            "search": f"greedy removal or evenly spaced, by a quick refit; {SEARCHED} texts each",
             "max_length": encoder.max_length,
             "seed": request.seed,
             "budget": request.budget,

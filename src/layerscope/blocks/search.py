@@ -1,8 +1,7 @@
-"""Which blocks can be left out: greedy removal, with the refit inside the loop.
+"""Which blocks can be left out: greedy removal, and evenly spaced blocks beside it.
 
-Blocks that look best as they are do not refit best. So every removal is judged after a quick refit
-of the block before the gap. States in front of the gap are shared: only the blocks behind it run
-again.
+Blocks that look best as they are do not always refit best. So both subsets are quickly refitted,
+and compared on texts that fitted neither.
 """
 
 from __future__ import annotations
@@ -12,16 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from layerscope.blocks.agreement import closeness
+from layerscope.blocks.agreement import TextSet, closeness
 from layerscope.blocks.encoder import Batch, Encoder, Start, Variant
 from layerscope.blocks.kinds.base import BlockKind
-from layerscope.blocks.refit import add_tokens, sizes, states_behind, targets
-from layerscope.blocks.regression import Ridge
-
-QUICK = (0.1,)
-"""The one penalty of the fits inside the search."""
+from layerscope.blocks.refit import refit, states_behind
 
 
 @dataclass(frozen=True)
@@ -38,98 +32,83 @@ class Step:
 def search(
     encoder: Encoder,
     batches: Sequence[Batch],
-    kind: BlockKind | None,
     smallest: int,
     advance: Callable[[int], None] = lambda n: None,
     queries: int = 0,
 ) -> list[Step]:
     """Remove one block after the other until `smallest` are left; the best removal at each step.
 
-    With `kind` None blocks are judged as they are. The first `queries` texts are queries.
+    Blocks are judged as they are. The first `queries` texts are queries. States in front of a
+    removed block are shared: only the blocks behind it run again.
     """
     order = np.argsort(np.concatenate([batch.rows for batch in batches]))
     current = encoder.whole
     whole = _vectors(encoder, encoder.whole, batches)[order]
     removable = encoder.removable()
-    goals = None
-    if kind is not None:
-        goals = [targets(encoder, batch, kind, current.blocks) for batch in batches]
     steps = []
     while len(current.blocks) > smallest:
-        trials = _trials(encoder, current, batches, kind, goals, removable)
-        if not trials:
+        starts = _starts(encoder, current, batches, removable)
+        if not starts:
             break
-        scores = {
-            block: closeness(whole, _vectors(encoder, rest, batches, starts)[order], queries)
-            for block, (_, rest, starts) in trials.items()
-        }
+        scores = {}
+        for block, states in starts.items():
+            rest = current.remove(block)
+            part = rest if states[0] is None else rest.after(states[0].block)
+            vectors = _vectors(encoder, part, batches, states)[order]
+            scores[block] = closeness(whole, vectors, queries)
         removed = max(scores, key=lambda block: scores[block])
-        current = trials[removed][0]
+        current = current.remove(removed)
         steps.append(Step(removed, current.blocks, scores[removed], scores))
         advance(1)
     return steps
 
 
-_Trial = tuple[Variant, Variant, list[Start | None]]
-
-
-def _trials(
+def choose_blocks(
     encoder: Encoder,
-    current: Variant,
-    batches: Sequence[Batch],
+    steps: Sequence[Step],
+    size: int,
     kind: BlockKind | None,
-    goals: list[dict[int, Tensor]] | None,
-    removable: Sequence[bool],
-) -> dict[int, _Trial]:
-    """Return for each block that may go: the variant without it, the part of it that has to run,
-    and the states it starts from."""
-    ends = [*current.blocks[1:], encoder.n_blocks]
+    searched: TextSet,
+    trial: TextSet,
+) -> tuple[int, ...]:
+    """Return the blocks of one size that agree best with the whole encoder on trial texts.
+
+    The greedy choice and evenly spaced blocks are compared, each quickly refitted on the searched
+    texts.
+    """
+    removable = encoder.removable()
+    spaced = np.unique(np.linspace(0, encoder.n_blocks - 1, size).round().astype(int))
+    subsets = [step.blocks for step in steps if len(step.blocks) == size]
+    if all(removable[k] for k in range(encoder.n_blocks) if k not in spaced):
+        subsets.append(tuple(int(k) for k in spaced))
+    subsets = list(dict.fromkeys(subsets))
+    if len(subsets) == 1:
+        return subsets[0]
+    batches, compared = encoder.batches(searched.texts), encoder.batches(trial.texts)
+    whole = encoder.encode(encoder.whole, compared)
+
+    def agreement(blocks: tuple[int, ...]) -> float:
+        variant = encoder.variant(blocks)
+        if kind is not None:
+            variant = refit(encoder, variant, batches, kind).variant
+        return closeness(whole, encoder.encode(variant, compared), trial.queries)
+
+    return max(subsets, key=agreement)
+
+
+def _starts(
+    encoder: Encoder, current: Variant, batches: Sequence[Batch], removable: Sequence[bool]
+) -> dict[int, list[Start | None]]:
+    """Return for each block that may go the states in front of it."""
     states: list[Start | None] = [None] * len(batches)
-    trials: dict[int, _Trial] = {}
-    if removable[current.blocks[0]]:
-        rest = current.remove(current.blocks[0])
-        trials[current.blocks[0]] = (rest, rest, states)
+    starts: dict[int, list[Start | None]] = {}
     for place, block in enumerate(current.blocks):
-        one = Variant((block,), (current.modules[place],))
-        following = current.blocks[place + 1] if place + 1 < len(current.blocks) else None
-        behind: list[Start | None] = []
-        if following is not None and removable[following]:
-            part = one
-            if kind is not None and goals is not None:
-                end = ends[place + 1]
-                part, behind = _quickly_refitted(encoder, one, batches, states, kind, goals, end)
-            without = current.replace(block, part.modules[0]).remove(following)
-            rest = without.after(block)
-            if rest.blocks:
-                trials[following] = (without, rest, states_behind(encoder, part, batches, states))
-            else:
-                trials[following] = (without, part, list(states))
-        states = behind or states_behind(encoder, one, batches, states)
-    return trials
-
-
-def _quickly_refitted(
-    encoder: Encoder,
-    one: Variant,
-    batches: Sequence[Batch],
-    states: Sequence[Start | None],
-    kind: BlockKind,
-    goals: list[dict[int, Tensor]],
-    end: int,
-) -> tuple[Variant, list[Start | None]]:
-    """Refit one block to the state at the beginning of block `end`, with one penalty; returns it
-    and the states behind the block as it was."""
-    fit = Ridge(*sizes(kind, one.modules[0]), encoder.device)
-    behind: list[Start | None] = [
-        add_tokens(encoder, one, batch, state, goal[end - 1], kind, fit)
-        for batch, state, goal in zip(batches, states, goals, strict=True)
-    ]
-    solution = fit.solve(QUICK)
-    if solution is None:
-        return one, behind
-    last = encoder.whole.modules[end - 1]
-    module = kind.changed(one.modules[0], solution.weight, solution.bias, last)
-    return Variant(one.blocks, (module,)), behind
+        if removable[block]:
+            starts[block] = states
+        if place + 1 < len(current.blocks):
+            one = Variant((block,), (current.modules[place],))
+            states = states_behind(encoder, one, batches, states)
+    return starts
 
 
 def _vectors(
