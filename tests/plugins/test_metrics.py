@@ -37,7 +37,7 @@ from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encoder import ShardWork
 from layerscope.report.sections.profile import print_run
-from layerscope.training.measuring import choose_metrics
+from layerscope.training.watch import choose_metrics
 from tests.tiny import tiny_model
 
 TEXTS = [

@@ -21,26 +21,27 @@ class Clock:
 def run(
     share: float, step: float, trial: float, costs: list[float], steps: int
 ) -> tuple[Pace, list[int], list[float]]:
-    """A run of equal steps; measurement k takes costs[k mod n], the trial `trial`, and says that
-    one costs the first of them."""
+    """Return the pace, the measured steps and the shares of a run of equal steps.
+
+    Measurement k takes costs[k mod n]; the trial predicts the first of them.
+    """
     clock = Clock()
     pace = Pace(share, clock)
-    pace.arrive()
-    pace.leave()
+    with pace.turn():
+        pass
     measured: list[int] = []
     shares: list[float] = []
     for number in range(1, steps + 1):
         clock.now += step
-        pace.arrive()
-        if pace.trial_due():
-            clock.now += trial
-            pace.expect(costs[0])
-        if pace.due():
-            cost = costs[len(measured) % len(costs)]
-            clock.now += cost
-            pace.cost(cost)
-            measured.append(number)
-        pace.leave()
+        with pace.turn():
+            if pace.is_trial_due():
+                clock.now += trial
+                pace.expect(costs[0])
+            if pace.is_due():
+                cost = costs[len(measured) % len(costs)]
+                clock.now += cost
+                pace.record(cost)
+                measured.append(number)
         shares.append(pace.spent)
     return pace, measured, shares
 
@@ -50,12 +51,8 @@ def test_the_share_holds_after_every_step() -> None:
     assert max(shares) <= 0.02 + 1e-12
     assert len(measured) > 8  # 300 s of training pay for about a dozen
     assert pace.training == pytest.approx(300)
-    assert pace.own == pytest.approx(0.05 + 0.5 * len(measured))
-
-
-def test_nothing_is_measured_before_it_is_paid_for() -> None:
-    _, measured, _ = run(share=0.02, step=0.1, trial=0.05, costs=[0.5], steps=3000)
-    assert measured[0] * 0.1 * 0.02 / 0.98 >= 0.55 - 1e-9
+    assert pace.measuring == pytest.approx(0.05 + 0.5 * len(measured))
+    assert measured[0] * 0.1 * 0.02 / 0.98 >= 0.55 - 1e-9  # nothing before it is paid for
 
 
 def test_a_dearer_measurement_makes_the_next_wait_longer() -> None:
@@ -72,7 +69,7 @@ def test_the_share_holds_for_any_costs(share: float, step: float, cost: float) -
     assert max(shares) <= share + 1e-9
 
 
-def test_a_share_is_a_share() -> None:
-    for wrong in (0.0, 1.0, -1.0, 2.0):
-        with pytest.raises(LayerscopeError, match="between 0 and 1"):
-            Pace(wrong)
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0])
+def test_a_share_is_between_0_and_1(share: float) -> None:
+    with pytest.raises(LayerscopeError, match="between 0 and 1"):
+        Pace(share)

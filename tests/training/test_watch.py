@@ -20,7 +20,7 @@ from layerscope.errors import (
 from layerscope.metrics import Metric, MetricInfo
 from layerscope.metrics.registry import REGISTRY
 from layerscope.training import LayerWatch
-from layerscope.training.measuring import COLUMNS
+from layerscope.training.watch import COLUMNS, Pace
 from tests.tiny import build_tiny, tiny_tokenizer
 
 TEXTS = ["held out one", "a second text, longer than the first", "and a third of them", "four"]
@@ -121,15 +121,9 @@ def test_numbers_match_numpy_on_the_models_hidden_states(tmp_path: Path) -> None
         assert (layer, "curvature", "keep") in rows.index
 
 
-def test_a_batch_of_ids_is_the_same_as_its_texts(tmp_path: Path) -> None:
-    module, tokenizer = build_tiny("llama"), tiny_tokenizer()
-    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
-    one = LayerWatch(module, TEXTS, tokenizer, out=tmp_path / "a.csv").measure(1)
-    two = LayerWatch(module, dict(batch), out=tmp_path / "b.csv").measure(1)
-    pd.testing.assert_frame_equal(one, two)
-
-
-def test_the_watch_spaces_itself_and_tries_before_it_measures(tmp_path: Path) -> None:
+def test_the_watch_spaces_itself_and_tries_before_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Clock:
         now = 0.0
 
@@ -137,13 +131,9 @@ def test_the_watch_spaces_itself_and_tries_before_it_measures(tmp_path: Path) ->
             return self.now
 
     clock = Clock()
+    monkeypatch.setattr(Pace.__init__, "__defaults__", (clock,))
     watch = LayerWatch(
-        build_tiny("llama"),
-        TEXTS,
-        tiny_tokenizer(),
-        share=0.1,
-        out=tmp_path / "layers.csv",
-        clock=clock,
+        build_tiny("llama"), TEXTS, tiny_tokenizer(), share=0.1, out=tmp_path / "layers.csv"
     )
     sizes: list[int] = []
     real = watch._run
@@ -186,7 +176,7 @@ def test_csv_can_be_read_back_and_gone_on_with(tmp_path: Path) -> None:
     assert held["final_norm"] == "raw"
     assert held["held_out"]["texts"] == 4
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(RunFolderError, match="holds something else"):
+    with pytest.raises(RunFolderError, match="is no table of layers"):
         LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "other.csv")
 
 

@@ -1,22 +1,16 @@
-"""Measure layers during training: `LayerWatch` in any loop, `LayerscopeCallback` in the Hugging
-Face Trainer."""
+"""Training: layers measured while a model trains (`watch`), and students of a teacher (`distill`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from layerscope.training.watch import LayerWatch
-
-if TYPE_CHECKING:
-    from layerscope.training.callback import LayerscopeCallback
 
 __all__ = ["LayerWatch", "LayerscopeCallback"]
 
 
 def __getattr__(name: str) -> Any:
-    if (
-        name == "LayerscopeCallback"
-    ):  # it brings in transformers' Trainer, which plain loops do not need
+    if name == "LayerscopeCallback":  # transformers' trainer takes a while to import
         from layerscope.training.callback import LayerscopeCallback
 
         return LayerscopeCallback
