@@ -161,7 +161,7 @@ def test_a_profile_of_another_kind_of_items(tmp_path: Path) -> None:
     assert float(rows.curve("dataset_entropy")["value"].iloc[1]) == pytest.approx(wanted, rel=1e-3)
 
 
-def open_series(data: str, *, offline: bool = False, limit: int | None = None) -> Series:
+def open_series(data: str, limit: int | None = None) -> Series:
     """The series that a name means: so many of them."""
     return Series(SERIES.rows[: limit or int(data)])
 

@@ -7,6 +7,7 @@ folder of an installed package, or anything else with the methods of `Origin`. E
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,12 @@ from typing import Any, ClassVar, TypeVar
 from layerscope.core.plugins import Registry
 from layerscope.errors import LayerscopeError
 
-__all__ = ["Catalogue", "Entry", "Installed", "Origin"]
+__all__ = ["Catalogue", "Entry", "Installed", "Origin", "is_offline"]
+
+
+def is_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE forbids downloads."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 class Origin(ABC):
@@ -36,9 +42,8 @@ class Origin(ABC):
         """Return whether the files are on this machine, complete."""
 
     @abstractmethod
-    def fetch(self, entry: Entry, *, offline: bool = False) -> Path:
-        """Download the files, which are not on this machine yet, and return where they are;
-        an `OfflineError` if downloads are off."""
+    def fetch(self, entry: Entry) -> Path:
+        """Download the files, which are not on this machine yet, and return where they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +75,9 @@ class Entry:
         """Return whether it can be read without the network."""
         return self.origin.is_cached(self)
 
-    def fetch(self, *, offline: bool = False) -> Path:
+    def fetch(self) -> Path:
         """Return the place of the files, which are fetched if they are not on this machine."""
-        return self.path if self.is_cached() else self.origin.fetch(self, offline=offline)
+        return self.path if self.is_cached() else self.origin.fetch(self)
 
     def facts(self) -> dict[str, Any]:
         """Return what markers and reports say of it."""
@@ -103,7 +108,7 @@ class Installed(Origin):
     def is_cached(self, entry: Entry) -> bool:
         return self.installed() and self.folder().exists()
 
-    def fetch(self, entry: Entry, *, offline: bool = False) -> Path:
+    def fetch(self, entry: Entry) -> Path:
         folder = self.folder()
         raise LayerscopeError(
             f"the installed folder of {entry.name} is not complete: {folder}. Install its package "
@@ -132,9 +137,9 @@ class Catalogue(Registry[E_co]):
             hint=hint,
         )
 
-    def fetch(self, name: str, *, offline: bool = False) -> Path:
+    def fetch(self, name: str) -> Path:
         """Return the place of an entry's files, which are fetched if they are not on this machine."""
-        return self.get(name).fetch(offline=offline)
+        return self.get(name).fetch()
 
     def is_cached(self, name: str) -> bool:
         """Return whether an entry can be read without the network."""

@@ -2,7 +2,7 @@
 
 A command says what is asked, opens itself, and computes or reads back a run:
 
-    command = Command("profile", options, engine=engine, offline=offline, progress=progress)
+    command = Command("profile", options, engine=engine, progress=progress)
     with command:
         model = command.load(given, tokenizer)
         return run_in(folder, Profile, config, lambda session: …)
@@ -61,7 +61,6 @@ class Command:
         options: dict[str, Any],
         *,
         engine: Any = "local",
-        offline: bool = False,
         progress: Any = None,
         takes_more: bool = False,
         function: Callable[..., Any] | None = None,
@@ -75,7 +74,7 @@ class Command:
             valid = {*ModelOptions.names(), *EngineOptions.names(), *own} - {"options"}
             raise UnknownNameError(f"option of {name}", next(iter(options)), valid)
         open_engine(self.where)  # connects to nothing yet
-        self.offline, self._progress, self._show = offline, progress, show
+        self._progress, self._show = progress, show
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
@@ -99,12 +98,9 @@ class Command:
         loaded = open_model(
             given,
             tokenizer,
-            self.offline,
             driver_options(given, self.loading) if away else self.loading,
         )
-        self.recipe = (
-            make_recipe(given, loaded, self.offline, self.loading) if self.engine.remote else None
-        )
+        self.recipe = make_recipe(given, loaded, self.loading) if self.engine.remote else None
         return loaded
 
 

@@ -37,7 +37,7 @@ def test_every_command_takes_flat_model_options_and_names_an_unknown_one(
         """The model is about to be opened."""
 
     def open_model(
-        model: object, tokenizer: object, offline: bool, options: dict[str, object], *_: object
+        model: object, tokenizer: object, options: dict[str, object], *_: object
     ) -> None:
         seen.update(options)
         raise Reached
@@ -57,5 +57,5 @@ def test_every_command_takes_flat_model_options_and_names_an_unknown_one(
     with pytest.raises(LayerscopeError, match=r"'dtyp'.*dtype"):
         function(model, *given[name], dtyp="bfloat16", **more)
     with pytest.raises(Reached):
-        function(model, *given[name], dtype="bfloat16", offline=True, **more)
+        function(model, *given[name], dtype="bfloat16", **more)
     assert seen["dtype"] == "bfloat16"

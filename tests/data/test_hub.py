@@ -17,6 +17,7 @@ from layerscope.data.corpus import TextStream
 from layerscope.data.specs import HubSpec, parse_hub_spec
 from layerscope.errors import DataError, DownloadError, OfflineError
 from layerscope.extras import MissingExtraError
+from tests.shared import offline
 
 
 class Table:
@@ -41,8 +42,7 @@ class Table:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Answers load_dataset with `table` or raises `error`; `calls` holds what was asked for and
-    whether offline."""
+    """Answers load_dataset with `table` or raises `error`; `calls` holds what was asked for."""
     state = SimpleNamespace(
         table=Table({"id": [1, 2], "text": ["a text", "  "]}), error=None, calls=[]
     )
@@ -50,13 +50,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     module.config = SimpleNamespace(HF_HUB_OFFLINE=False)
 
     def load_dataset(repo: str, config: str | None, *, split: str) -> Table:
-        state.calls.append((repo, config, split, module.config.HF_HUB_OFFLINE))
+        state.calls.append((repo, config, split))
         if state.error:
             raise state.error
         return state.table
 
     module.load_dataset = load_dataset
-    module.DownloadManager = type("DownloadManager", (), {"download": lambda self, urls: urls})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", module)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     state.module = module
@@ -89,7 +88,7 @@ def test_a_dataset_of_the_hub(hub: SimpleNamespace) -> None:
     assert corpus.name == "some-org/some-name:conf/test"
     assert corpus.source["kind"] == "hub"
     assert corpus.source["column"] == "text"
-    assert hub.calls == [("some-org/some-name", "conf", "test", False)]
+    assert hub.calls == [("some-org/some-name", "conf", "test")]
 
 
 def test_columns(hub: SimpleNamespace) -> None:
@@ -99,16 +98,12 @@ def test_columns(hub: SimpleNamespace) -> None:
     assert load_corpus("some-org/some-name", column="r").texts == ("b",)
 
 
-def test_offline_is_set_for_the_call_only(hub: SimpleNamespace) -> None:
-    load_corpus("some-org/some-name", offline=True)
-    assert hub.calls[-1][-1] is True
-    assert hub.module.config.HF_HUB_OFFLINE is False
+def test_an_unreachable_hub(hub: SimpleNamespace) -> None:
     hub.error = ConnectionError("cannot reach the hub")
-    with pytest.raises(OfflineError, match="not in the local hub cache"):
-        load_corpus("some-org/some-name", offline=True)
+    with offline(), pytest.raises(OfflineError, match="not in the local hub cache"):
+        load_corpus("some-org/some-name")
     with pytest.raises(DownloadError, match=r"cannot reach the hub.*Check the name"):
         load_corpus("some-org/some-name")
-    assert hub.module.config.HF_HUB_OFFLINE is False
 
 
 def test_unknown_split(hub: SimpleNamespace) -> None:
@@ -136,5 +131,5 @@ def test_the_other_columns_of_hub_and_catalogued_data(
         column="text",
         clean=str.upper,
     )
-    records = entry.open(None, offline=True, whole=True)
+    records = entry.open(None, whole=True)
     assert [row for _, row in records.rows(whole=True)] == [("SOME WORDS", {"n": "1"})]

@@ -37,7 +37,7 @@ out["family"] = [model.identity["family"], sorted(inside.table["site"].unique())
 words = [f"{a} {b} {c}" for a in "red green blue".split() for b in "sea sky".split() for c in "one two three four".split()]
 better = layerscope.improve(tiny_model("llama"), words, judge=Deepest(), templates=["one-word"], max_length=64, progress=False)
 out["judge"] = [better.manifest["judge"], sorted(set(better.table["score"]))]
-scored = layerscope.evaluate(tiny_model(), "WordPairs", store=Path("store"), scoring_workers=0, offline=True, progress=False)
+scored = layerscope.evaluate(tiny_model(), "WordPairs", store=Path("store"), scoring_workers=0, progress=False)
 out["task"] = [scored.failed, len(scored.scores)]
 out["export"] = "summary" in FORMATS
 out["template"] = "in-short/last" in layerscope.improve(

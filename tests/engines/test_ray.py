@@ -191,7 +191,7 @@ def test_a_folder_that_a_worker_cannot_see(
     from layerscope.engines.base import ModelRecipe
 
     work = MapWork(len)
-    recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})
+    recipe = ModelRecipe(model_folder / "elsewhere", {}, {})
     work.open = recipe.open  # type: ignore[method-assign]
     with pytest.raises(LayerscopeError, match="must lie under the same path on every machine"):
         list(engine.run(work, texts[:1]))

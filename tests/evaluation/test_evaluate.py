@@ -494,9 +494,7 @@ def test_a_run_goes_on_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     }
     first = evaluate(tiny_model(), ["Pairs"], **given)
     monkeypatch.setattr(mteb, "evaluate", lambda *_, **__: pytest.fail("scored again"))
-    pd.testing.assert_frame_equal(
-        evaluate(tiny_model(), ["Pairs"], offline=True, **given).scores, first.scores
-    )
+    pd.testing.assert_frame_equal(evaluate(tiny_model(), ["Pairs"], **given).scores, first.scores)
 
 
 def test_wrong_layers_and_cut_texts(tmp_path: Path) -> None:

@@ -325,11 +325,11 @@ def test_licences(tmp_path: Path, model_folder: Path) -> None:
     shutil.copytree(model_folder, folder)
     (folder / "README.md").write_text("---\nlanguage: en\nlicense: cc-by-4.0\n---\n# A model")
     model = tiny_model("llama")
-    assert license_of(model, folder, True) == "cc-by-4.0"
-    assert license_of(model, model_folder, True) == UNKNOWN
-    assert license_of(model, None, True) == UNKNOWN
+    assert license_of(model, folder) == "cc-by-4.0"
+    assert license_of(model, model_folder) == UNKNOWN
+    assert license_of(model, None) == UNKNOWN
     model.identity["license"] = "Apache-2.0"
-    assert license_of(model, folder, True) == "Apache-2.0"
+    assert license_of(model, folder) == "Apache-2.0"
     for text in ("no front matter", "---\nlicense: [mit\n---\n"):
         (folder / "README.md").write_text(text)
         assert license_in(folder / "README.md") == UNKNOWN

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from layerscope_paper.sweeps.run import sweep
 from tests.cli.support import Cli, assert_refused, run_main
 from tests.faults.conftest import LINES, parquet
 from tests.faults.hub import Hub, Repository, Request
+from tests.shared import offline
 
 ASKED = "GET /api/models/org/tiny/revision/main"
 SHORT: dict[str, Any] = {"metrics": ["prompt_entropy"], "max_length": 16}
@@ -42,7 +44,8 @@ def test_a_model_and_its_revisions(
     assert (step.path / "model.safetensors").read_bytes() == other_files["model.safetensors"]
     assert main.revision == hub.models["org/tiny"].commit("main")
     asked = len(hub.log)
-    assert resolve("org/tiny", offline=True).path == main.path
+    with offline():
+        assert resolve("org/tiny").path == main.path
     assert len(hub.log) == asked
 
 
@@ -83,12 +86,13 @@ def test_a_dataset_is_pinned_and_its_commit_noted(hub: Hub) -> None:
     assert second.source["commit"] == hub.datasets["org/texts"].commit("v2")
     assert second.source["revision"] == "v2"
     asked = len(hub.log)
-    again = load_corpus("org/texts@v2", offline=True)
+    with offline():
+        again = load_corpus("org/texts@v2")
     assert again.source["commit"] == second.source["commit"]
     # the library would give the version that was prepared last
     wrong = f"prepared on this machine at commit {second.source['commit'][:12]}, which is not"
-    with pytest.raises(OfflineError, match=wrong):
-        load_corpus("org/texts", offline=True)
+    with offline(), pytest.raises(OfflineError, match=wrong):
+        load_corpus("org/texts")
     assert len(hub.log) == asked
 
 
@@ -156,22 +160,24 @@ def test_refusals_are_told_apart(
 
 
 def test_offline_asks_nobody(hub: Hub) -> None:
-    with pytest.raises(OfflineError):
-        load("org/tiny", offline=True)
-    with pytest.raises(OfflineError):
-        load_corpus("org/texts", offline=True)
+    with offline(), pytest.raises(OfflineError):
+        load("org/tiny")
+    with offline(), pytest.raises(OfflineError):
+        load_corpus("org/texts")
     assert hub.log == []
 
 
 def test_online_and_then_offline(hub: Hub, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(LINES))
     words = ("--data", "texts.txt", "--metrics", "prompt_entropy", "--max-length", "16")
-    for more in ((), ("--offline",)):
-        ended = cli("profile", "org/tiny", *words, *more)
+    for downloads in (nullcontext(), offline()):
+        with downloads:
+            ended = cli("profile", "org/tiny", *words)
         assert (ended.code, ended.err) == (0, "")
     asked = len(hub.log)
     said = "org/steps is not in the local hub cache, and downloads are off"
-    assert_refused(cli("profile", "org/steps", *words, "--offline"), said)
+    with offline():
+        assert_refused(cli("profile", "org/steps", *words), said)
     assert len(hub.log) == asked
 
 
@@ -183,7 +189,8 @@ def test_a_sweep_without_the_network(hub: Hub, tmp_path: Path) -> None:
         "profile": SHORT,
         "evaluate": {"tasks": "STS13", "sample": 5},
     }
-    done = sweep(plan, out=tmp_path / "out", offline=True)
+    with offline():
+        done = sweep(plan, out=tmp_path / "out")
     assert [one["job"] for one in done.failed] == ["org-tiny--texts", "org-tiny--tasks"]
     assert all("downloads are off" in one["reason"] for one in done.failed)
     assert hub.log == []
@@ -231,7 +238,8 @@ def test_an_adapter_from_the_hub(hub: Hub, adapter_files: dict[str, bytes]) -> N
     told = model.identity["adapters"][0] | {"sha256": ""}
     assert told == {"name": "org/lora", "revision": commit, "sha256": ""}
     asked = len(hub.log)
-    again = load("org/tiny", adapters=[f"org/lora@{commit}"], offline=True)
+    with offline():
+        again = load("org/tiny", adapters=[f"org/lora@{commit}"])
     assert again.identity["adapters"] == model.identity["adapters"]
     assert len(hub.log) == asked
     with pytest.raises(LayerscopeError, match="holds an adapter, not a model"):
@@ -250,8 +258,7 @@ def test_a_task_of_mteb(hub: Hub, tmp_path: Path) -> None:
     assert facts["items"] == len(LINES)
     assert facts["exact"] is True, "at the commit that MTEB names"
     asked = len(hub.log)
-    again = evaluate(
-        "org/tiny", ["STS13"], out=tmp_path / "again", offline=True, progress=False, **given
-    )
+    with offline():
+        again = evaluate("org/tiny", ["STS13"], out=tmp_path / "again", progress=False, **given)
     assert again.scores["score"].tolist() == run.scores["score"].tolist()
     assert len(hub.log) == asked

@@ -313,7 +313,7 @@ def test_a_real_model_reads_better_by_one_word():
         text for text in questions if len(text) < 40
     ]  # half the tokens, and the difference is clearer
     settings = {"sample": 50, "templates": ["one-word"], "max_length": 64, "center_on": "sample"}
-    result = layerscope.improve("smollm2-135m", questions, offline=True, progress=False, **settings)
+    result = layerscope.improve("smollm2-135m", questions, progress=False, **settings)
     assert not result.manifest["evidence"]["kept_default"]
     assert result.choice.readout.startswith("one-word/last/")
     assert result.manifest["evidence"]["interval"][0] > 0

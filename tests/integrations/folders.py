@@ -33,7 +33,7 @@ def main(work: Path, names: Sequence[str] = ()) -> None:
         folder = work / "folders" / name
         if (work / f"{name}.npy").exists():
             continue
-        loaded = open_model(model, None, False, {})
+        loaded = open_model(model, None, {})
         layerscope.export(
             loaded,
             layer,

@@ -17,6 +17,7 @@ from layerscope.models import LoadedModel, load, open_model, settings, wrap
 from layerscope.models.source import resolve
 from layerscope.store import RunFolder
 from tests.models.reading import read_layers, some_ids
+from tests.shared import offline
 from tests.tiny import EOS, build_tiny, tiny_model, tiny_tokenizer
 
 
@@ -68,11 +69,11 @@ def test_a_model_in_memory_takes_no_options_of_loading(
 ) -> None:
     (name,) = option
     with pytest.raises(ModelError, match=f"^{name}= is for a model given by its name; Llama"):
-        open_model(build_tiny("llama"), None, False, option)
+        open_model(build_tiny("llama"), None, option)
     with pytest.raises(ModelError, match=f"^{name}= is for a model given by its name; LoadedModel"):
         layerscope.profile(tiny_model("llama"), texts, progress=False, **option)
     given = {"family": "llama", "adapters": []}
-    assert open_model(build_tiny("llama"), None, True, given).anatomy.family == "llama"
+    assert open_model(build_tiny("llama"), None, given).anatomy.family == "llama"
     with pytest.raises(ModelError, match=r"a model in memory goes to wrap\(\)"):
         load(build_tiny("llama"))  # type: ignore[arg-type]
 
@@ -213,28 +214,25 @@ def test_incomplete_weights_are_not_left_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "offline", "error", "text"),
+    ("spec", "error", "text"),
     [
-        ("smollm2-135", False, UnknownNameError, "Did you mean 'smollm2-135m'.*hub id org/name"),
+        ("smollm2-135", UnknownNameError, "Did you mean 'smollm2-135m'.*hub id org/name"),
         (
             "minilm-l6",
-            True,
             OfflineError,
             r"'minilm-l6' is not in the cache .*layerscope-zoo fetch minilm-l6",
         ),
-        ("no-such/model-of-ours", True, OfflineError, "not in the local hub cache"),
-        ("./no/such/folder", False, ModelError, "no such file or folder"),
+        ("no-such/model-of-ours", OfflineError, "not in the local hub cache"),
+        ("./no/such/folder", ModelError, "no such file or folder"),
     ],
 )
 def test_what_cannot_be_found(
     spec: str,
-    offline: bool,
     error: type[LayerscopeError],
     text: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(error, match=text):
-        load(spec, offline=offline)
+    with offline(), pytest.raises(error, match=text):
+        load(spec)
 
 
 def test_unreachable_hub_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +255,11 @@ def test_hub_cache_is_used_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (repo / "refs").mkdir()
     (repo / "refs" / "main").write_text("a" * 40)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    source = resolve("org/name", offline=True)
+    with offline():
+        source = resolve("org/name")
+        model = load("org/name")
     assert (source.kind, source.revision) == ("hub", "a" * 40)
-    assert load("org/name", offline=True).identity["revision"] == "a" * 40
+    assert model.identity["revision"] == "a" * 40
 
 
 @pytest.mark.parametrize(

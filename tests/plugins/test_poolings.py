@@ -41,7 +41,7 @@ def test_a_pooling_from_outside_is_scored_offered_and_exported(
     readouts = [
         f"plain/{name}/raw/{sink}/none" for name in ("mean", "root") for sink in ("keep", "drop")
     ]
-    given = {"store": tmp_path / "store", "scoring_workers": 0, "offline": True, "progress": False}
+    given = {"store": tmp_path / "store", "scoring_workers": 0, "progress": False}
     run = layerscope.evaluate(
         model, "Pairs", data_dir=write_tasks(tmp_path / "data"), readouts=readouts, **given
     )

@@ -70,7 +70,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("outside")
 def test_a_task_from_outside_is_scored(tmp_path: Path) -> None:
     run = layerscope.evaluate(
-        tiny_model(), "OutsidePairs", store=tmp_path / "store", scoring_workers=0, offline=True
+        tiny_model(), "OutsidePairs", store=tmp_path / "store", scoring_workers=0
     )
     assert run.failed == []
     assert run.scores["layer"].tolist() == list(range(tiny_model().n_blocks + 1))

@@ -98,11 +98,11 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
             json.dumps({"text": f"{part} {i} {'xy'[i % 2]}", "label": i % 2}) for i in range(count)
         ]
         (folder / "Letters" / f"{part}.jsonl").write_text("\n".join(rows))
-    found = read_task("Letters", folder, True)
+    found = read_task("Letters", folder)
     assert {part: len(where) for part, where in found.parts.items()} == {"train": 8, "test": 4}
     assert found.classes == ("0", "1")
     with pytest.raises(LayerscopeError, match="Classification"):
-        read_task("Pairs", folder, True)
+        read_task("Pairs", folder)
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from tests.shared import offline
 
 from layerscope.errors import (
     DataError,
@@ -160,7 +161,7 @@ def test_hub_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
         },
         features=features,
     )
-    monkeypatch.setattr(loading, "load_hub_dataset", lambda spec, offline=False: data)
+    monkeypatch.setattr(loading, "load_hub_dataset", lambda spec: data)
     images = load_images("some/pets")
     assert images.classes == ("cat", "dog")
     assert images.dropped == {"corrupt": 1}
@@ -202,8 +203,8 @@ def test_fashion_mnist_offline_without_a_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path))
-    with pytest.raises(OfflineError, match="layerscope-zoo fetch fashion-mnist"):
-        load_images("fashion-mnist", offline=True)
+    with offline(), pytest.raises(OfflineError, match="layerscope-zoo fetch fashion-mnist"):
+        load_images("fashion-mnist")
 
 
 def test_a_picture_is_turned_as_the_camera_says(tmp_path: Path) -> None:

@@ -97,7 +97,6 @@ def test_hub_revisions_are_measured_and_cleaned_up(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     settings = {
         "data": texts[:4],
-        "offline": True,
         "metrics": ["prompt_entropy"],
         "steps": "128,step1,64",
         "clean": True,
@@ -126,7 +125,6 @@ def test_without_clean_downloads_stay(
         "checkpoints",
         "org/name",
         data=texts[:3],
-        offline=True,
         metrics=["prompt_entropy"],
         steps=["step1", "step2"],
     )

@@ -243,7 +243,6 @@ def test_the_example_is_valid() -> None:
         ({"models": ["x"], "profile": {"max_lenght": 3}}, "profile: unknown key 'max_lenght'. Did you mean 'max_length'"),
         ({"models": ["x"], "profile": ["views"]}, "profile must be a mapping of settings, not list"),
         ({"models": ["x"], "evaluate": {"task": "small"}}, "evaluate: unknown key 'task'. Did you mean 'tasks'"),
-        ({"models": ["x"], "offline": "yes"}, "offline must be true or false, not str 'yes'"),
     ],
 )  # fmt: skip
 def test_what_is_said_about_mistakes(held: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_on_a_cluster(cluster: Any, done: Sweep, wanted: dict[str, Any], tmp_pat
         assert not Path(tmp_path / "out" / NAMES[0] / "shards").exists()
         # a machine that does not see the sweep's folder sends what it has written
         config = read_plan(wanted)
-        work = StepWork(tmp_path / "far", {corpus: corpus.load(True) for corpus in config.corpora})
+        work = StepWork(tmp_path / "far", {corpus: corpus.load() for corpus in config.corpora})
         work.mark = "another"
         ((_, result),) = engine.run(work, config.steps[:1])
         assert not (tmp_path / "far" / NAMES[0]).exists()

@@ -64,7 +64,7 @@ def test_a_task_is_a_corpus(data: Path) -> None:
     with pytest.raises(DataError, match="has 5 different texts; at least 8 are needed"):
         task_corpus("Topics", data_dir=data, sample=5)
     with pytest.raises(DataError, match="stands for 4 tasks"):
-        task_corpus("small", data_dir=data, offline=False)
+        task_corpus("small", data_dir=data)
 
 
 def test_a_rule_chooses_for_one_task(profiles: list[Profile]) -> None:

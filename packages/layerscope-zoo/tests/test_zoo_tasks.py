@@ -11,6 +11,7 @@ from layerscope_zoo.origins import Published
 from layerscope_zoo.tasks import hash_split
 from sklearn.feature_extraction.text import TfidfVectorizer
 from tests.evaluation.tasks.support import score
+from tests.shared import offline
 
 from layerscope.errors import OfflineError, UnknownNameError
 from layerscope.evaluation.tasks import TASKS, TaskSpec, resolve_tasks
@@ -43,10 +44,10 @@ def test_the_split_does_not_depend_on_the_order_and_shares_no_text() -> None:
 
 def test_without_network_nothing_is_fetched() -> None:
     assert not TASKS.is_cached("SmsSpam")
-    with pytest.raises(OfflineError, match="layerscope-zoo fetch SmsSpam"):
-        TASKS.fetch("SmsSpam", offline=True)
-    with pytest.raises(OfflineError, match="layerscope-zoo fetch SmsSpam"):
-        TaskSpec("SmsSpam", "package", offline=True).load()
+    with offline(), pytest.raises(OfflineError, match="layerscope-zoo fetch SmsSpam"):
+        TASKS.fetch("SmsSpam")
+    with offline(), pytest.raises(OfflineError, match="layerscope-zoo fetch SmsSpam"):
+        TaskSpec("SmsSpam", "package").load()
     with pytest.raises(UnknownNameError, match="Did you mean 'SmsSpam'"):
         TASKS.fetch("SmsSpan")
 
@@ -71,7 +72,7 @@ def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
 def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -> None:
     TASKS.fetch(name)
     assert TASKS.is_cached(name)
-    spec = resolve_tasks(name, offline=True)[0]
+    spec = resolve_tasks(name)[0]
     loaded = spec.load()
     task = loaded.task
     facts = spec.facts(loaded)

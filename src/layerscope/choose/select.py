@@ -49,7 +49,7 @@ def select(
       are named in `passed_over`.
 
     With labels, further keywords are `layers` (all), `folds` (5), `max_length`, `batch_size`,
-    `store`, `store_size`, `offline` and `progress`.
+    `store`, `store_size` and `progress`.
     """
     if labels is not None:
         if len(runs) != 1 or rule is not None or usable is not None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerscope.catalogue import is_offline
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.core.runs import MARKER
@@ -48,7 +49,7 @@ def select_command(
         tolerance=tolerance,
     )
     if labels is not None:
-        options |= {"offline": shared.is_offline(), "progress": shared.progress(as_json)}
+        options |= {"progress": shared.progress(as_json)}
     choice: Any = select(*(runs or []), **options)
     shared.show(
         as_json, choice.as_dict(), lambda: _print_choice(choice), next_step=_export_command(choice)
@@ -135,9 +136,9 @@ def export_command(
     )
     loading = shared.model_keywords(device, model_option)
     if push is not None:
-        _check_push(push, yes, loading["offline"])
+        _check_push(push, yes)
         if layer is None and choice is None and (Path(model) / MARKER).is_file():
-            names = [*settings, *(name for name in loading if name != "offline")]
+            names = [*settings, *loading]
             if names:
                 raise LayerscopeError(
                     f"{model} is an export and is pushed as it is: leave out {names[0]}. "
@@ -159,11 +160,11 @@ def export_command(
     )
 
 
-def _check_push(repo: str, yes: bool, offline: bool) -> None:
+def _check_push(repo: str, yes: bool) -> None:
     """Raise an error, before any work, if nothing could be sent."""
     from layerscope.exporting.pushing import check_address, check_token
 
-    if offline:
+    if is_offline():
         raise LayerscopeError("--push sends to the hub, which HF_HUB_OFFLINE forbids.")
     if not yes and not sys.stdin.isatty():
         raise LayerscopeError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -117,7 +116,7 @@ def run_keywords(
 
 def model_keywords(device: str | None, model_option: list[str] | None) -> dict[str, Any]:
     """Return how the model is loaded, as `layerscope.load` takes it."""
-    values: dict[str, Any] = {"offline": is_offline()}
+    values: dict[str, Any] = {}
     if device is not None:
         values["device"] = device
     for name, text in _pairs(model_option, "--model-option"):
@@ -128,11 +127,6 @@ def model_keywords(device: str | None, model_option: list[str] | None) -> dict[s
         else:
             values[name] = {"true": True, "false": False}.get(text, text)
     return values
-
-
-def is_offline() -> bool:
-    """Return whether HF_HUB_OFFLINE forbids downloads."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def progress(as_json: bool) -> bool | None:

@@ -29,9 +29,9 @@ class CorpusEntry(Entry):
     """Removes what is not part of the text, such as a label in front of it."""
     text_filter: str | None = None
 
-    def open(self, column: str | None, *, offline: bool, whole: bool) -> Records:
+    def open(self, column: str | None, *, whole: bool) -> Records:
         """Return the records of the corpus; missing files are fetched."""
-        records = self.read(column or self.column, offline=offline, whole=whole)
+        records = self.read(column or self.column, whole=whole)
         facts = {"license": self.license, "citation": self.citation, "version": self.version}
         return replace(
             records,
@@ -42,9 +42,9 @@ class CorpusEntry(Entry):
             text_filter=self.text_filter,
         )
 
-    def read(self, column: str | None, *, offline: bool, whole: bool) -> Records:
+    def read(self, column: str | None, *, whole: bool) -> Records:
         """Return the records of the corpus' file."""
-        file = self.fetch(offline=offline)
+        file = self.fetch()
         return read_file(file, column=column, encoding=self.encoding, whole=whole)
 
 

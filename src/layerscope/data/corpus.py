@@ -123,7 +123,6 @@ def load_corpus(
     *,
     column: str | None = None,
     limit: int | None = None,
-    offline: bool = False,
     text_filter: str | None = None,
     encoding: str | None = None,
     name: str | None = None,
@@ -145,9 +144,7 @@ def load_corpus(
         raise InvalidValueError(
             f"limit is {limit!r}; it must be a whole number of texts, 1 or more."
         )
-    stream = TextStream(
-        spec, column=column, offline=offline, encoding=encoding, text_filter=text_filter, once=True
-    )
+    stream = TextStream(spec, column=column, encoding=encoding, text_filter=text_filter, once=True)
     with closing(stream.read(whole=False)) as values:
         texts = list(islice(values, None if limit is None else min(limit, sys.maxsize)))
     source = {
@@ -180,7 +177,6 @@ class TextStream:
         spec: str | os.PathLike[str] | Iterable[str],
         *,
         column: str | None = None,
-        offline: bool = False,
         encoding: str | None = None,
         text_filter: str | None = None,
         once: bool = False,
@@ -189,7 +185,6 @@ class TextStream:
         self.spec: Any = tuple(spec) if isinstance(spec, Iterator) and not once else spec
         self.column = column
         self.encoding = encoding
-        self.offline = offline
         self.text_filter = text_filter
         self.name = "texts"
         self.source: dict[str, Any] = {}
@@ -234,9 +229,9 @@ class TextStream:
         if place is None:
             raise _missing(os.fspath(spec))
         if isinstance(place, str):
-            return CORPORA.get(place).open(self.column, offline=self.offline, whole=whole)
+            return CORPORA.get(place).open(self.column, whole=whole)
         if isinstance(place, HubSpec):
-            return read_hub(place, column=self.column, offline=self.offline, whole=whole)
+            return read_hub(place, column=self.column, whole=whole)
         if place.is_dir():
             return read_documents(place, self.encoding)
         return read_file(place, column=self.column, encoding=self.encoding, whole=whole)

@@ -5,15 +5,15 @@ Waits, retries, proxies, mirrors and progress bars are the client's own, set by 
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from layerscope.catalogue import is_offline
 from layerscope.data.records import Records, Values, choose_column
 from layerscope.data.specs import HubSpec
 from layerscope.errors import (
@@ -26,7 +26,7 @@ from layerscope.errors import (
 )
 from layerscope.extras import missing
 
-__all__ = ["hub_offline", "read_hub"]
+__all__ = ["read_hub"]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BATCH = 1024
@@ -57,26 +57,6 @@ def quiet_bars() -> None:
             disable()
 
 
-@contextmanager
-def hub_offline(on: bool) -> Iterator[None]:
-    """Keep the hub libraries off the network. They read the variable at import, so their copies are
-    set as well."""
-    with ExitStack() as undo:
-        if on:
-            before = os.environ.get("HF_HUB_OFFLINE")
-            if before is None:
-                undo.callback(os.environ.pop, "HF_HUB_OFFLINE", None)
-            else:
-                undo.callback(os.environ.__setitem__, "HF_HUB_OFFLINE", before)
-            os.environ["HF_HUB_OFFLINE"] = "1"
-            for name, part in (("datasets", "config"), ("huggingface_hub", "constants")):
-                with suppress(ImportError):
-                    place: Any = getattr(importlib.import_module(name), part)
-                    undo.callback(setattr, place, "HF_HUB_OFFLINE", place.HF_HUB_OFFLINE)
-                    place.HF_HUB_OFFLINE = True
-        yield
-
-
 # --- errors ---
 
 
@@ -103,7 +83,7 @@ def hub_problem(error: BaseException) -> str | None:
 
 @contextmanager
 def hub_explained(
-    kind: Literal["model", "dataset"], repo: str, revision: str | None, shown: str, offline: bool
+    kind: Literal["model", "dataset"], repo: str, revision: str | None, shown: str
 ) -> Iterator[None]:
     """Turn the errors of the client, the network and a dataset's builder into one clear line."""
     quiet_bars()
@@ -112,17 +92,17 @@ def hub_explained(
     except LayerscopeError:
         raise
     except Exception as error:
-        raise _explained(error, kind, repo, revision, shown, offline) from error
+        raise _explained(error, kind, repo, revision, shown) from error
 
 
 def _explained(
-    error: Exception, kind: str, repo: str, revision: str | None, shown: str, offline: bool
+    error: Exception, kind: str, repo: str, revision: str | None, shown: str
 ) -> LayerscopeError:
     wrong = ModelError if kind == "model" else DataError
     reason = (one_line(str(error)) or "no more is known")[:300].rstrip(".")
     names = {type(one).__name__ for one in _chain(error)}
     problem = hub_problem(error)
-    if offline or "OfflineModeIsEnabled" in names:
+    if is_offline() or "OfflineModeIsEnabled" in names:
         return OfflineError(
             f"{shown} is not in the local hub cache, and downloads are off. Load it once while "
             "online, or give the path of a file or a folder."
@@ -154,17 +134,17 @@ def _explained(
 # --- datasets ---
 
 
-def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
+def load_hub_dataset(spec: HubSpec) -> Any:
     """Load a dataset from the hub or from the hub's own cache; its code is never run."""
     try:
         import datasets
     except ImportError as error:
         raise missing("hub datasets") from error
     given = {"revision": spec.revision} if spec.revision else {}
-    explained = hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}", offline)
-    with hub_offline(offline), explained:
+    explained = hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}")
+    with explained:
         dataset = datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given)
-    if offline:
+    if is_offline():
         _refuse_another_commit(spec, commit_of(dataset))
     return dataset
 
@@ -211,11 +191,9 @@ def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
     }
 
 
-def read_hub(
-    spec: HubSpec, *, column: str | None = None, offline: bool = False, whole: bool = False
-) -> Records:
+def read_hub(spec: HubSpec, *, column: str | None = None, whole: bool = False) -> Records:
     """Return the records of a hub dataset's text column."""
-    dataset = load_hub_dataset(spec, offline=offline)
+    dataset = load_hub_dataset(spec)
     features: Mapping[str, Any] = dataset.features
     strings = {
         name: getattr(feature, "dtype", None) in ("string", "large_string")

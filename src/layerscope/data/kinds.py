@@ -25,10 +25,10 @@ from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 class ItemKind:
     """One kind of items.
 
-    `open(data, offline=…, **options)` reads what a user names; `options` are those of `DataOptions`
+    `open(data, **options)` reads what a user names; `options` are those of `DataOptions`
     that it takes. `settings` has the values that each setting for reading such items may have, the
     default first. `refused` has the settings that make no sense for them, each with what to say.
-    `augmenters` make their views, the default one first. `open_labeled(data, test, offline)` gives
+    `augmenters` make their views, the default one first. `open_labeled(data, test)` gives
     the labeled items that a probe is trained on. `loader` is the function to call instead.
     """
 
@@ -39,7 +39,7 @@ class ItemKind:
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     loader: str = "what reads them"
-    open_labeled: Callable[[Any, Any, bool], LabeledItems] | None = None
+    open_labeled: Callable[[Any, Any], LabeledItems] | None = None
 
     @property
     def defaults(self) -> dict[str, str]:
@@ -92,9 +92,7 @@ def _not_by_name(data: Any, **options: Any) -> Items:
     raise DataError(f"{data!r} cannot be opened by name. Give the items as an object.")
 
 
-def open_items(
-    data: Any, kind: str, options: DataOptions | None = None, offline: bool = False
-) -> Items:
+def open_items(data: Any, kind: str, options: DataOptions | None = None) -> Items:
     """The items of a run: opened from what the user names, or those that were given as an
     object."""
     given = (options or DataOptions()).given()
@@ -107,4 +105,4 @@ def open_items(
             raise DataError(
                 f"{name} goes with {kind} that are yet to be read: pass it to {known.loader} instead."
             )
-    return data if is_items(data) else known.open(data, offline=offline, **given)
+    return data if is_items(data) else known.open(data, **given)

@@ -86,7 +86,6 @@ def compare(
     encoding: str | None = None,
     sample: int = 300,
     seed: int = 0,
-    offline: bool = False,
     **options: Any,
 ) -> ModelComparison:
     """Compare models on your texts: what they agree on, how they do by labels, what they cost, and
@@ -103,14 +102,12 @@ def compare(
     ways: dict[str, Any] = {
         name: options.pop(name) for name in ("engine", "progress") if name in options
     }
-    command = Command("compare", options, **ways, offline=offline, function=compare)
+    command = Command("compare", options, **ways, function=compare)
     for model in models:
         if isinstance(model, str | Path):
             check_name(model)
     labeled = None if labels is None else read_labels(labels)
-    drawn = draw_sample(
-        data, column=column, encoding=encoding, size=sample, seed=seed, offline=offline
-    )
+    drawn = draw_sample(data, column=column, encoding=encoding, size=sample, seed=seed)
     known = set() if labeled is None else {text.strip() for text in labeled.texts}
     texts = [text for text in drawn.texts if text.strip() not in known]
     if len(texts) < LEAST_TEXTS:
@@ -120,7 +117,7 @@ def compare(
     notes: list[str] = [] if labeled is None else list(labeled.warnings)
     with command:
         names = [
-            find_source(one, offline, command.loading).name
+            find_source(one, command.loading).name
             if isinstance(one, str | Path)
             else getattr(one, "name", str(i))
             for i, one in enumerate(models)

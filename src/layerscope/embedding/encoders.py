@@ -255,7 +255,7 @@ def open_encoder(
     if isinstance(model, Encoder):
         return model
     if isinstance(model, str | Path) and layers is None and readout is None:
-        source = find_source(model, command.offline, command.loading)
+        source = find_source(model, command.loading)
         if source.pipeline is not None:
             options = {"tokenizer": tokenizer, **command.loading}
             return _folder_encoder(source, options, max_length, batch_size)

@@ -25,7 +25,6 @@ def encode(
     column: str | None = None,
     max_length: int | None = None,
     tokenizer: Any = None,
-    offline: bool = False,
     progress: bool | Progress | None = None,
     engine: str | Engine = "local",
     **options: Any,
@@ -50,13 +49,12 @@ def encode(
         "encode",
         options,
         engine=engine,
-        offline=offline,
         progress=progress,
         function=encode,
     )
     if isinstance(texts, str) and " " in texts:
         texts = [texts]
-    stream = TextStream(texts, column=column, offline=offline)
+    stream = TextStream(texts, column=column)
     words = [str(row.text) for row in stream.rows()]
     if isinstance(readout, str):
         readout = Readout.parse(readout)

@@ -51,7 +51,6 @@ def search(
     layers: Layers = None,
     readout: str | None = None,
     max_length: int | None = None,
-    offline: bool = False,
     **options: Any,
 ) -> pd.DataFrame:
     """Return the `top` texts nearest to a question, with their cosine and their other columns.
@@ -64,7 +63,7 @@ def search(
     if not query.strip() or top < 1:
         raise InvalidValueError("a search takes a question with words, and top= of at least 1.")
     ways = {name: options.pop(name) for name in ("engine", "progress") if name in options}
-    command = Command("search", options, **ways, offline=offline, function=search)
+    command = Command("search", options, **ways, function=search)
     is_parquet = isinstance(data, str | Path) and str(data).endswith(".parquet")
     facts = facts_of(Path(data)) if is_parquet and Path(data).is_file() else {}
     with command:
@@ -81,7 +80,7 @@ def search(
         vector = encoder.embed(command.engine, [query], kind=QUERY).vectors[0][0]
         if facts:
             return nearest(vector, vectors_in(Path(data), column_name, len(vector)), top)
-        stream = TextStream(data, column=column, offline=offline, encoding=encoding)
+        stream = TextStream(data, column=column, encoding=encoding)
         total = sum(1 for _ in stream)
         cuts: list[int] = []
 

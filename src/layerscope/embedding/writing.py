@@ -59,7 +59,6 @@ def embed(
     max_length: int | None = None,
     tokenizer: Any = None,
     overwrite: bool = False,
-    offline: bool = False,
     progress: bool | Progress | None = None,
     engine: str | Engine = "local",
     **options: Any,
@@ -75,9 +74,7 @@ def embed(
 
         layerscope.embed("better", "reviews.csv", "vectors.parquet")
     """
-    command = Command(
-        "embed", options, engine=engine, offline=offline, progress=progress, function=embed
-    )
+    command = Command("embed", options, engine=engine, progress=progress, function=embed)
     place = Path(out)
     if place.is_symlink() and place.exists():  # of a link, what it points to is replaced
         place = place.resolve()
@@ -90,7 +87,7 @@ def embed(
             f"the readout {readout.name} is fitted on texts: let `improve` make a folder, and "
             "embed with that."
         )
-    stream = TextStream(data, column=column, offline=offline, encoding=encoding)
+    stream = TextStream(data, column=column, encoding=encoding)
     digest = hashlib.sha256()
     total = 0
     exact = ExactNumbers()

@@ -140,7 +140,6 @@ class ModelRecipe:
 
     spec: str | Path | bytes
     options: dict[str, Any]
-    offline: bool
     identity: dict[str, Any]
 
     @property
@@ -156,7 +155,7 @@ class ModelRecipe:
             model.module.to(pick_device(self.options.get("device")))
             return model
         try:
-            model = open_model(self.spec, None, self.offline, self.options)
+            model = open_model(self.spec, None, self.options)
         except ModelError as error:
             if isinstance(self.spec, Path):
                 raise ModelError(
@@ -172,9 +171,7 @@ class ModelRecipe:
         return model
 
 
-def make_recipe(
-    given: Any, loaded: LoadedModel, offline: bool, options: dict[str, Any]
-) -> ModelRecipe:
+def make_recipe(given: Any, loaded: LoadedModel, options: dict[str, Any]) -> ModelRecipe:
     """What workers need to get the model that the user gave."""
     if str(options.get("device") or "").startswith("cuda:"):
         raise LayerscopeError(
@@ -192,8 +189,8 @@ def make_recipe(
                 **options,
                 "adapters": _pinned_adapters(options["adapters"], loaded.identity["adapters"]),
             }
-        return ModelRecipe(spec, options, offline, loaded.identity)
-    return ModelRecipe(_pickled(loaded), options, offline, loaded.identity)
+        return ModelRecipe(spec, options, loaded.identity)
+    return ModelRecipe(_pickled(loaded), options, loaded.identity)
 
 
 def _pinned_adapters(

@@ -58,7 +58,6 @@ def evaluate(
     scoring_workers: int | None = None,
     store: str | Path | None = None,
     store_size: int | None = 10 * 2**30,
-    offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
     engine: str | Engine = "local",
@@ -85,15 +84,13 @@ def evaluate(
         run = layerscope.evaluate("smollm2-135m", "small", readouts="all", sample=200, dtype="bfloat16")
         run.best(); run.scores
     """
-    command = Command(
-        "evaluate", options, engine=engine, offline=offline, progress=progress, function=evaluate
-    )
+    command = Command("evaluate", options, engine=engine, progress=progress, function=evaluate)
     if scoring not in (None, *SCORINGS):
         raise UnknownNameError("scoring", str(scoring), SCORINGS)
     if scoring == "device":
         find_scorer()
     require_mteb()
-    specs = resolve_tasks(tasks, data_dir=data_dir, offline=offline, sample=sample, seed=seed)
+    specs = resolve_tasks(tasks, data_dir=data_dir, sample=sample, seed=seed)
     folder = None if out is None else RunFolder(out)
     with command:
         loaded = command.load(model, tokenizer)

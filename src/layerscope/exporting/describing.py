@@ -96,7 +96,7 @@ def _count_parameters(folder: Path) -> int:
     return total
 
 
-def license_of(model: LoadedModel, source: Any, offline: bool) -> str:
+def license_of(model: LoadedModel, source: Any) -> str:
     """Return the license that the catalogue knows, else the one in the card beside the weights or
     on the hub."""
     known = model.identity.get("license")
@@ -113,9 +113,7 @@ def license_of(model: LoadedModel, source: Any, offline: bool) -> str:
 
     revision = model.identity.get("revision")
     try:
-        downloaded = hf_hub_download(
-            model.name, "README.md", revision=revision, local_files_only=offline
-        )
+        downloaded = hf_hub_download(model.name, "README.md", revision=revision)
     except Exception:  # a missing card only leaves the license unknown
         return UNKNOWN
     return license_in(Path(downloaded))

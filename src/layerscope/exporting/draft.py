@@ -188,7 +188,7 @@ def verification_texts(brief: bool = False) -> list[str]:
     from layerscope.data.catalogue import CORPORA, DEFAULT_CORPUS
 
     cached = CORPORA.is_cached(DEFAULT_CORPUS)
-    news = list(load_corpus(DEFAULT_CORPUS, limit=4, offline=True).texts) if cached else []
+    news = list(load_corpus(DEFAULT_CORPUS, limit=4).texts) if cached else []
     return [*SHORT, *LONG, *news]
 
 

@@ -99,7 +99,6 @@ def export(
     formats: Sequence[str] = (),
     store: str | Path | None = None,
     overwrite: bool = False,
-    offline: bool = False,
     **options: Any,
 ) -> Exported:
     """Cut a model at `layer`, save it with `readout` as a sentence-transformers folder, and verify
@@ -133,7 +132,7 @@ def export(
     if column is not None and center_on is None:
         raise ExportError("column= names a column of the center_on= file: give that file too.")
     refuse_missing(center_on)
-    loaded = open_model(model, tokenizer, offline, loading)
+    loaded = open_model(model, tokenizer, loading)
     evidence = None if choice is None else ExportEvidence.load(choice)
     answer = None
     notes: list[str] = []
@@ -161,7 +160,7 @@ def export(
         )
     mean_texts = None
     if plan.centering == "corpus" and head is None:
-        mean_texts = _mean_texts(plan, evidence, center_on, column, offline)
+        mean_texts = _mean_texts(plan, evidence, center_on, column)
         if mean_texts is None and evidence is not None:
             head = evidence.mean(loaded, chosen_layer, plan, store)
     about = None if evidence is None else evidence.facts(chosen_layer, plan, answer, notes)
@@ -176,7 +175,7 @@ def export(
         head=head,
         center_on=mean_texts,
         formats=chosen_formats,
-        license=license_of(loaded, model, offline),
+        license=license_of(loaded, model),
         evidence=about,
     )
     return write_export(request, place, overwrite)
@@ -301,14 +300,13 @@ def _mean_texts(
     evidence: ExportEvidence | None,
     center_on: str | Path | Sequence[str] | None,
     column: str | None,
-    offline: bool,
 ) -> tuple[list[str], str] | None:
     """Return the texts whose mean is subtracted and words for them; None if an evaluation has the
     mean."""
     if center_on is not None:
         from layerscope.data import load_corpus
 
-        corpus = load_corpus(center_on, column=column, offline=offline)
+        corpus = load_corpus(center_on, column=column)
         commit = corpus.source.get("commit")
         at = f" at commit {commit[:12]}" if commit else ""
         return list(corpus.texts), f"the {len(corpus)} texts of {corpus.name}{at}"

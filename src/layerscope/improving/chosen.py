@@ -34,7 +34,6 @@ class Chosen:
     fitted: Fitted | None = None
     query: Chosen | None = None
     formats: tuple[str, ...] = ()
-    offline: bool = False
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return vectors (texts, D) by the model that is in memory; not scaled."""
@@ -76,7 +75,7 @@ class Chosen:
             head=head,
             sides=sides,
             formats=parse_formats(self.formats),
-            license=license_of(self.model, None, self.offline),
+            license=license_of(self.model, None),
             why=reason,
         )
         write_export(request, place, overwrite, write_run)

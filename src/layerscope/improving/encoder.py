@@ -30,7 +30,7 @@ from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 
 
-def encoder_folder(source: Any, model: LoadedModel, offline: bool) -> Path | None:
+def encoder_folder(source: Any, model: LoadedModel) -> Path | None:
     """Return the folder of a sentence encoder whose blocks can be left out; None for other models.
 
     An export of layerscope stays as it is, and so does what reads an inner state.
@@ -40,7 +40,7 @@ def encoder_folder(source: Any, model: LoadedModel, offline: bool) -> Path | Non
         return None
     if identity.get("exported") or identity.get("untrained") or model.n_blocks < 2:
         return None
-    folder = resolve(at_commit(source, model), offline=offline).path
+    folder = resolve(at_commit(source, model)).path
     return folder if reads_last_state(folder) else None
 
 
@@ -93,7 +93,7 @@ def improve_encoder(
             model.identity,
             bar,
             labels=labels,
-            license_name=license_of(model, folder, True),
+            license_name=license_of(model, folder),
             config=config,
         )
     if out is not None:
@@ -108,7 +108,7 @@ def encoder_readout(run: Run) -> Readout:
     folder = None
     if isinstance(run.source, str | Path):
         commit = at_commit(run.source, run.model)
-        folder = resolve(commit, offline=run.request.offline).path
+        folder = resolve(commit).path
     return own_readout(folder, run.model.width)
 
 

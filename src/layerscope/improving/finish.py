@@ -140,7 +140,7 @@ def keep_reading(run: Run, reason: str, readout: Readout) -> Improved:
     run.reader.read(by_template([readout]), list(texts), run.bar, model.name)
     candidates = StoredCandidates(run.reader.spaces, [readout], run.reader.layers, {TEXTS: texts})
     vectors = candidates.vectors(readout)[-1]
-    chosen = Chosen(model, run.reader, readout, model.n_blocks, offline=run.request.offline)
+    chosen = Chosen(model, run.reader, readout, model.n_blocks)
     choice = Choice(
         model.n_blocks,
         readout.name,
@@ -215,7 +215,6 @@ def write_result(run: Run, finding: Finding) -> Improved:
         chosen=replace(
             finding.chosen,
             formats=tuple(server_needs(run.model, finding.chosen.readout, request.servers)[1]),
-            offline=request.offline,
         ),
         card=card_words(run.sample.name, finding.choice, request.texts),
     )

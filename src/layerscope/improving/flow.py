@@ -53,7 +53,7 @@ def improve_texts(run: Run) -> Improved:
     if run.model.identity.get("sentence_encoder"):
         return keep_encoder(run)
     run.reader.check_differ(run.sample.texts)
-    judges = make_judges(request.judge, run.labels, run.model, run.sample.texts, request.offline)
+    judges = make_judges(request.judge, run.labels, run.model, run.sample.texts)
     if judges.is_model_alone and lack_words(run.sample.texts):
         return keep_default(run)
     scored = score_candidates(run, judges, read_candidates(run, judges))

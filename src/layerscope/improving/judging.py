@@ -192,7 +192,6 @@ def make_judges(
     labels: Labeled | None,
     model: LoadedModel,
     texts: Sequence[str],
-    offline: bool,
 ) -> Judges:
     """Open the judges; an encoder that does not know the texts is dropped with a note."""
     if judge == NONE:
@@ -202,12 +201,12 @@ def make_judges(
         encoder = judge
     elif isinstance(judge, str):
         try:
-            encoder = load(judge, offline=offline)
+            encoder = load(judge)
         except (OfflineError, DownloadError) as error:
             raise type(error)(
                 f"the judge: {error} Or judge without an encoder: judge='none'."
             ) from error
-        folder = resolve(at_commit(judge, encoder), offline=offline).path
+        folder = resolve(at_commit(judge, encoder)).path
     else:
         return Judges(labels=labels, custom=judge)
     if ModelIdentity.of(encoder.identity).same_as(ModelIdentity.of(model.identity)):

@@ -104,15 +104,14 @@ def read_search(
     encoding: str | None = None,
     sample: int = 1000,
     seed: int = 0,
-    offline: bool = False,
 ) -> SearchTexts:
     """Draw about `sample` documents and at most half as many queries.
 
     A query with pairs comes with all its documents.
     """
     streams = {
-        "queries": TextStream(queries, offline=offline, encoding=encoding),
-        "documents": TextStream(documents, column=column, offline=offline, encoding=encoding),
+        "queries": TextStream(queries, encoding=encoding),
+        "documents": TextStream(documents, column=column, encoding=encoding),
     }
     grades = None if pairs is None else _read_pairs(pairs)
     draws = {

@@ -53,7 +53,6 @@ class ImproveRequest:
     is_search: bool
     out: Path | None
     overwrite: bool
-    offline: bool
 
     def __post_init__(self) -> None:
         """Check every setting that needs no model."""

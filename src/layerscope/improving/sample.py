@@ -62,7 +62,6 @@ class Sample:
 
 def draw_sample(
     texts: Any, *, column: str | None = None, encoding: str | None = None, size: int = 1000, more: int = MORE, seed: int = 0,
-    offline: bool = False,
 ) -> Sample:  # fmt: skip
     """At most `size` distinct texts, at random; the draw depends on the seed and the texts, not on
     their order.
@@ -70,7 +69,7 @@ def draw_sample(
     Texts are read in a stream: a file of a million of them needs no more memory than one of a few
     thousand.
     """
-    stream = TextStream(texts, column=column, offline=offline, encoding=encoding)
+    stream = TextStream(texts, column=column, encoding=encoding)
     drawn = draw_texts(stream, max(more, 1) * size, seed)
     if drawn.distinct < LEAST_TEXTS:
         same = (

@@ -94,7 +94,7 @@ def improve_search(run: Run, texts: SearchTexts) -> Improved:
         return keep_encoder(run)
     run.reader.check_differ(run.sample.texts)
     known = [*texts.queries[:100], *texts.documents[:100]]
-    judges = make_judges(run.request.judge, None, run.model, known, run.request.offline)
+    judges = make_judges(run.request.judge, None, run.model, known)
     if judges.encoder is None and not texts.paired.any():
         raise LayerscopeError(
             "a search is judged by a sentence encoder (judge='minilm-l6') or by pairs=: give one "

@@ -57,7 +57,6 @@ def improve(
     tokenizer: Any = None,
     store: str | Path | None = None,
     store_size: int | None = 10 * 2**30,
-    offline: bool = False,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
     on_rows: OnRows | None = None,
@@ -117,7 +116,6 @@ def improve(
         "improve",
         options,
         engine=engine,
-        offline=offline,
         progress=progress,
         show=partial(progress_bar, always=True),
         function=improve,
@@ -144,13 +142,12 @@ def improve(
         is_search=is_search,
         out=None if out is None else Path(out),
         overwrite=overwrite,
-        offline=offline,
     )
     if not isinstance(model, str | Path):
         request.check_search()  # a name may be that of an encoder, which is known when it is loaded
     labeled = None if labels is None else read_labels(labels)
     with working_folder(request.out) as work, command:
-        reading: dict[str, Any] = {"column": column, "encoding": encoding, "offline": offline}
+        reading: dict[str, Any] = {"column": column, "encoding": encoding}
         search = None
         if is_search:
             search = read_search(queries, data, pairs, sample=sample, seed=seed, **reading)
@@ -160,7 +157,7 @@ def improve(
         request.check_sample(drawn)
         loaded = command.load(model, tokenizer)
         request.check_model(loaded)
-        folder = encoder_folder(model, loaded, offline)
+        folder = encoder_folder(model, loaded)
         if folder is not None and pairs is None:
             return improve_encoder(
                 request,

@@ -34,14 +34,14 @@ class Adapter:
         return {"name": self.name, **commit, "sha256": file_sha256(self.path / _WEIGHTS)}
 
 
-def locate(spec: str | Path, offline: bool = False) -> Adapter:
+def locate(spec: str | Path) -> Adapter:
     """Find an adapter: a folder, or a hub id org/name[@revision], which is downloaded where that is
     allowed."""
     path = Path(spec).expanduser()
     adapter = Adapter(path, path.name)
     if not exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
         repo, _, revision = str(spec).partition("@")
-        path, commit = hub_snapshot(repo, revision or None, offline)
+        path, commit = hub_snapshot(repo, revision or None)
         adapter = Adapter(path, repo, commit)
     if not (path / "adapter_config.json").is_file():
         raise ModelError(f"{spec} is not an adapter folder: it holds no adapter_config.json.")

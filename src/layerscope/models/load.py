@@ -41,7 +41,6 @@ def load(
     adapters: Sequence[str | Path] = (),
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
-    offline: bool = False,
     attn_implementation: str | None = None,
     attention: str | None = None,
 ) -> LoadedModel:
@@ -71,13 +70,13 @@ def load(
     target = None if device_map is not None else pick_device(device)
     if adapters:
         require("adapters")
-    located = [adapting.locate(adapter, offline) for adapter in adapters]
+    located = [adapting.locate(adapter) for adapter in adapters]
     places = {
         "revision": revision,
         "allow_pickle": allow_pickle,
         "trust_remote_code": trust_remote_code,
     }
-    source = find_source(spec, offline, places)
+    source = find_source(spec, places)
     if source.gguf is not None:
         require("gguf")
     files = {path: file_state(path) for path in source.weights}
@@ -138,12 +137,10 @@ def wrap(
     return model
 
 
-def open_model(
-    model: Any, tokenizer: Any, offline: bool, model_options: dict[str, Any]
-) -> LoadedModel:
+def open_model(model: Any, tokenizer: Any, model_options: dict[str, Any]) -> LoadedModel:
     """Return the loaded model of a name, a folder, or a model in memory."""
     if isinstance(model, (str, Path)):
-        return load(model, offline=offline, **model_options)
+        return load(model, **model_options)
     for name, value in model_options.items():
         if name != "family" and value not in (None, (), []):
             raise ModelError(
@@ -155,15 +152,13 @@ def open_model(
     return wrap(model, tokenizer, family=model_options.get("family"))
 
 
-def kind_read_by(
-    model: Any, offline: bool = False, model_options: Mapping[str, Any] | None = None
-) -> str:
+def kind_read_by(model: Any, model_options: Mapping[str, Any] | None = None) -> str:
     """Return the kind of items that a model reads (`texts`, …), without loading it."""
     if isinstance(model, LoadedModel):
         return model.kind
     if not isinstance(model, (str, Path)):
         return "texts"
-    return _family_of(find_source(model, offline, model_options or {})).kind
+    return _family_of(find_source(model, model_options or {})).kind
 
 
 def _family_of(source: Source) -> Family:
@@ -192,11 +187,11 @@ def _check_remote_code(source: Source, trusted: bool) -> None:
     )
 
 
-def find_source(spec: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:
+def find_source(spec: str | Path, model_options: Mapping[str, Any]) -> Source:
     """Return the files of a model, with those of its options that decide which they are."""
     names = ("revision", "allow_pickle", "trust_remote_code")
     options = {name: model_options[name] for name in names if model_options.get(name)}
-    source = resolve(spec, offline, **options)
+    source = resolve(spec, **options)
     _check_remote_code(source, bool(options.get("trust_remote_code")))
     return source
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from layerscope.catalogue import MODEL_FORMS
+from layerscope.catalogue import MODEL_FORMS, is_offline
 from layerscope.core.files import exists, is_plain_name
 from layerscope.core.fingerprints import file_sha256
 from layerscope.core.json import read_json
@@ -103,7 +103,6 @@ class Source:
 
 def resolve(
     spec: str | Path,
-    offline: bool = False,
     *,
     revision: str | None = None,
     allow_pickle: bool = False,
@@ -117,7 +116,7 @@ def resolve(
                 f"{text} is a catalogue model and has one version only: leave out "
                 f"revision={revision!r}."
             )
-        return _catalogue_source(text, offline)
+        return _catalogue_source(text)
     path = Path(text).expanduser()
     if exists(path):
         if revision is not None:
@@ -128,7 +127,7 @@ def resolve(
         return _local_source(path, name, "folder", allow_pickle)
     if text in HUB_IDS:
         try:
-            return resolve(HUB_IDS[text], offline, revision=revision)
+            return resolve(HUB_IDS[text], revision=revision)
         except (OfflineError, DownloadError) as error:
             raise type(error)(f"{error} {zoo_hint(text)}") from error
     match = _hub_id(spec)
@@ -140,14 +139,13 @@ def resolve(
     folder, commit = hub_snapshot(
         match["repo"],
         revision or match["revision"],
-        offline,
         pickles=allow_pickle,
         code=trust_remote_code,
     )
     try:
         return _local_source(folder, match["repo"], "hub", allow_pickle, commit)
     except ModelError as error:
-        if not offline:
+        if not is_offline():
             raise
         raise OfflineError(
             f"the local copy of {text} is not complete ({error}) and downloads are off."
@@ -176,8 +174,8 @@ def _hub_id(spec: str | Path) -> re.Match[str]:
     raise UnknownNameError("model", text, catalogue(), MODEL_FORMS)
 
 
-def _catalogue_source(name: str, offline: bool) -> Source:
-    folder = catalogue()[name].fetch(offline=offline)
+def _catalogue_source(name: str) -> Source:
+    folder = catalogue()[name].fetch()
     facts = _marker(folder)
     return Source(
         kind="catalogue",
@@ -297,10 +295,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def hub_snapshot(
-    repo: str, revision: str | None, offline: bool, *, pickles: bool = False, code: bool = False
+    repo: str, revision: str | None, *, pickles: bool = False, code: bool = False
 ) -> tuple[Path, str]:
-    """Return the local folder of a hub repository and its commit; nothing is downloaded when
-    `offline`."""
+    """Return the local folder of a hub repository and its commit."""
     from huggingface_hub import snapshot_download
 
     patterns = list(_FILES)
@@ -309,11 +306,11 @@ def hub_snapshot(
     if code:
         patterns.append("*.py")
     shown = f"{repo}@{revision}" if revision else repo
-    with hub_explained("model", repo, revision, shown, offline):
+    with hub_explained("model", repo, revision, shown):
         folder = snapshot_download(
             repo,
             revision=revision,
-            local_files_only=offline,
+            local_files_only=is_offline(),
             allow_patterns=patterns,
             ignore_patterns=_IGNORED,
         )

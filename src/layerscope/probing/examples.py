@@ -35,7 +35,6 @@ def open_examples(
     labels: Sequence[Any] | None = None,
     test: Any = None,
     data_dir: Path | None = None,
-    offline: bool = False,
 ) -> LabeledItems:
     """Return labeled items from the data that a user names or gives.
 
@@ -50,12 +49,12 @@ def open_examples(
     own_kind = data.kind if is_items(data) else kind
     open_labeled = get_kind(own_kind).open_labeled
     if open_labeled is not None:
-        return open_labeled(data, test, offline)
+        return open_labeled(data, test)
     if isinstance(data, (str, Path)):
         path = Path(data).expanduser()
         if kind != "task" and (path.is_file() or path.name.lower().endswith(_FILES)):
             return read_texts(path, test)
-        return read_task(str(data), data_dir, offline)
+        return read_task(str(data), data_dir)
     texts = list(data.texts if isinstance(data, Corpus) else data)
     if labels is None or len(labels) != len(texts):
         raise InvalidValueError(
@@ -117,7 +116,7 @@ def read_texts(path: str | Path, test: str | Path | None = None) -> LabeledItems
     return text_examples(rows, file.name, facts | ({"dropped": dict(dropped)} if dropped else {}))
 
 
-def read_task(name: str, data_dir: Path | None, offline: bool) -> LabeledItems:
+def read_task(name: str, data_dir: Path | None) -> LabeledItems:
     """Read a classification task: of the catalogue, of mteb's, or in a folder of one's own."""
     from layerscope.evaluation.tasks.catalogue import TASKS
 
@@ -125,12 +124,12 @@ def read_task(name: str, data_dir: Path | None, offline: bool) -> LabeledItems:
         entry = TASKS.get(name)
         rows = {
             split: [(row["text"], row["label"]) for row in split_rows]
-            for split, split_rows in entry.splits(offline=offline).items()
+            for split, split_rows in entry.splits().items()
         }
         return text_examples(rows, name, {"task": name, **entry.facts()})
     from layerscope.evaluation.tasks import resolve_tasks
 
-    specs = resolve_tasks([name], data_dir=data_dir, offline=offline)
+    specs = resolve_tasks([name], data_dir=data_dir)
     if len(specs) != 1:
         raise LayerscopeError(
             f"a probe reads one task; {name!r} stands for {len(specs)}. Name one of them."

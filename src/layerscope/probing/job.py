@@ -84,7 +84,6 @@ def probe(
     seed: int = 0,
     store_size: int | None = None,
     data_dir: str | Path | None = None,
-    offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
     engine: str | Engine = "local",
@@ -111,9 +110,7 @@ def probe(
         run = layerscope.probe("minilm-l6", "reviews.csv", heads=["attention", "knn"])
         run.table; run.plot()
     """
-    command = Command(
-        "probe", options, engine=engine, offline=offline, progress=progress, function=probe
-    )
+    command = Command("probe", options, engine=engine, progress=progress, function=probe)
     kinds = list(dict.fromkeys([heads] if isinstance(heads, str) else heads))
     for kind in kinds:
         if kind not in probes():
@@ -127,9 +124,9 @@ def probe(
     refuse_missing(data)
     with command, ExitStack() as opened:
         is_name = isinstance(data, (str, Path))
-        items_kind = kind_read_by(model, offline, command.loading) if is_name else ""
+        items_kind = kind_read_by(model, command.loading) if is_name else ""
         tasks = None if data_dir is None else Path(data_dir)
-        examples = open_examples(data, items_kind, labels, test, tasks, offline)
+        examples = open_examples(data, items_kind, labels, test, tasks)
         loaded = command.load(model, tokenizer, here=True)
         if loaded.kind != examples.items.kind:
             raise ModelError(

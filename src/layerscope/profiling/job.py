@@ -105,7 +105,6 @@ def profile(
     max_length: int | None = None,
     views: int | None = None,
     seed: int = 0,
-    offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
     map: bool = False,
@@ -139,7 +138,6 @@ def profile(
     # everything that can be wrong with the request is found out before a model is loaded
     ways: dict[str, Any] = {
         "engine": engine,
-        "offline": offline,
         "progress": progress,
     }
     asked = command.Command("profile", options, **ways, takes_more=True)
@@ -152,11 +150,11 @@ def profile(
     config = make_config(**any_kind)
     refuse_missing(data)
     with asked:
-        kind = _kind_of(model, data, asked.loading, offline)
+        kind = _kind_of(model, data, asked.loading)
         if kind != "texts" or len(any_kind) < len(settings):
             config = make_config(**settings, kind=kind)
         folder = None if out is None else RunFolder(out)
-        items = open_items(data, kind, reading, offline)
+        items = open_items(data, kind, reading)
         job = Job(
             asked.load(model, tokenizer),
             items,
@@ -177,13 +175,13 @@ def profile(
                 return job.run(ShardStore(Path(scratch)), asked.bar)
 
 
-def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> str:
+def _kind_of(model: Any, data: Any, options: dict[str, Any]) -> str:
     """What the data are: items say it themselves; names mean what the model reads."""
     if is_items(data):
         return str(data.kind)
     if isinstance(data, str) and data == DEFAULT_DATA:
         return "texts"
-    return kind_read_by(model, offline, options)
+    return kind_read_by(model, options)
 
 
 @dataclass

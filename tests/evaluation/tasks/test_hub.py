@@ -12,6 +12,7 @@ from mteb.abstasks.abstask import AbsTask
 from layerscope.errors import DataError, DownloadError, OfflineError
 from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
 from tests.evaluation.tasks.support import score
+from tests.shared import offline
 
 
 def load_with(monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
@@ -64,8 +65,8 @@ def test_failures_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     load_with(monkeypatch, ConnectionError("no route"))
     with pytest.raises(DownloadError, match=r"mteb/sts13-sts.*no route.*a folder"):
         TaskSpec("STS13", "hub").load()
-    with pytest.raises(OfflineError, match="downloads are off"):
-        TaskSpec("STS13", "hub", offline=True).load()
+    with offline(), pytest.raises(OfflineError, match="downloads are off"):
+        TaskSpec("STS13", "hub").load()
     load_with(monkeypatch, DatasetDict({"train": pairs(3)}))
     with pytest.raises(DataError, match="no split test"):
         TaskSpec("STS13", "hub").load()

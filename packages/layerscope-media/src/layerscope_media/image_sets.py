@@ -50,13 +50,13 @@ IMAGE_SETS = Catalogue(ImageSetEntry, "layerscope.images")
 IMAGE_SETS.add(DIGITS)
 
 
-def read_set(name: str, split: str | None, offline: bool) -> ImageSet:
+def read_set(name: str, split: str | None) -> ImageSet:
     """The images of a catalogued set; the first split where none is named."""
     entry = IMAGE_SETS.get(name)
     chosen = split or entry.splits[0]
     if chosen not in entry.splits:
         raise DataError(f"{name} has no split {chosen!r}. It has: {', '.join(entry.splits)}.")
-    images, labels = entry.read(chosen, entry.fetch(offline=offline))
+    images, labels = entry.read(chosen, entry.fetch())
     facts = {
         "kind": "catalogue",
         "split": chosen,

@@ -74,12 +74,12 @@ def label_parts(sets: dict[str, Any]) -> LabeledItems:
     )
 
 
-def labeled_images(data: Any, test: Any = None, offline: bool = False) -> LabeledItems:
+def labeled_images(data: Any, test: Any = None) -> LabeledItems:
     """Labeled images: a set or a folder with its own train and test parts, or one that is split
     later."""
 
     def load(what: Any, **more: Any) -> Any:
-        return what if is_items(what) else load_images(what, offline=offline, **more)
+        return what if is_items(what) else load_images(what, **more)
 
     if test is not None:
         return label_parts({"train": load(data), "test": load(test)})

@@ -42,7 +42,6 @@ def load_images(
     split: str | None = None,
     column: str | None = None,
     label_column: str | None = None,
-    offline: bool = False,
     workers: int | None = None,
     progress: bool | None = False,
 ) -> ImageSet:
@@ -63,7 +62,7 @@ def load_images(
         raise InvalidValueError(
             f"limit is {limit!r}; it must be a whole number of images, 1 or more."
         )
-    found = _find(spec, labels, split, column, label_column, offline)
+    found = _find(spec, labels, split, column, label_column)
     if not len(found.items):
         raise DataError(f"{found.where} holds no images.")
     return _checked(found, limit, workers, progress)
@@ -75,7 +74,6 @@ def _find(
     part: str | None,
     column: str | None,
     label_column: str | None,
-    offline: bool,
 ) -> ImageSet:
     if not isinstance(spec, (str, os.PathLike)):
         return from_memory(spec, labels)
@@ -83,11 +81,9 @@ def _find(
         raise DataError("labels go with images given in Python; a folder or a dataset has its own.")
     found = locate(spec, image_sets.IMAGE_SETS, SUFFIXES)
     if isinstance(found, str):
-        return image_sets.read_set(found, part, offline)
+        return image_sets.read_set(found, part)
     if isinstance(found, HubSpec):
-        return from_hub(
-            found if part is None else replace(found, split=part), column, label_column, offline
-        )
+        return from_hub(found if part is None else replace(found, split=part), column, label_column)
     if found is None:
         text = os.fspath(spec)
         if os.sep in text or Path(text).suffix:
@@ -247,11 +243,9 @@ def from_parquet(
     )
 
 
-def from_hub(
-    spec: HubSpec, column: str | None, label_column: str | None, offline: bool
-) -> ImageSet:
+def from_hub(spec: HubSpec, column: str | None, label_column: str | None) -> ImageSet:
     """A hub dataset, read as encoded bytes from the hub's own cache."""
-    dataset = load_hub_dataset(spec, offline=offline)
+    dataset = load_hub_dataset(spec)
     features = dict(dataset.features)
 
     def read(name: str) -> list[Any]:

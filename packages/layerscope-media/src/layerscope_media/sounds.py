@@ -91,9 +91,7 @@ def _checked(wave_given: Any, number: int) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
-def load_sounds(
-    data: str | Path | Sequence[Any], *, limit: int | None = None, offline: bool = False
-) -> SoundSet:
+def load_sounds(data: str | Path | Sequence[Any], *, limit: int | None = None) -> SoundSet:
     """Sounds from a WAV file, a folder of them (searched to the bottom), or a list of arrays at
     16,000 samples per second."""
     if not isinstance(data, (str, Path)):

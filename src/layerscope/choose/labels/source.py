@@ -112,7 +112,7 @@ class Opened:
         return sorted({*pick_layers(given, blocks, self.model.name), blocks})
 
 
-def open_source(source: str | Path | LoadedModel, max_length: int | None, offline: bool) -> Opened:
+def open_source(source: str | Path | LoadedModel, max_length: int | None) -> Opened:
     """Load a model, or the model of a finished run."""
     if isinstance(source, LoadedModel):
         return _of_model(source, max_length)
@@ -127,20 +127,20 @@ def open_source(source: str | Path | LoadedModel, max_length: int | None, offlin
             raise LayerscopeError(
                 f"{folder} is neither a run (no {MANIFEST}) nor a model (no config.json). Give one of them, or a model's name."
             )
-        return _of_model(load(source, offline=offline), max_length)
+        return _of_model(load(source), max_length)
     manifest = RunFolder(folder).manifest() or {}
     if manifest.get("status") != "complete" or "model" not in manifest:
         raise RunFolderError(
             f"the run in {folder} is not finished. Run the same command again: it resumes."
         )
     conventions = manifest.get("conventions", {})
-    model = _model_of_run(folder, manifest["model"], offline)
+    model = _model_of_run(folder, manifest["model"])
     length = max_length or Reading.of(conventions).max_length or DEFAULT_MAX_LENGTH
     unit = bool(conventions.get("unit_length", model.identity.get("normalizes")))
     return Opened(model, _capped(length, model.max_length), unit, folder)
 
 
-def _model_of_run(run: Path, identity: dict[str, Any], offline: bool) -> LoadedModel:
+def _model_of_run(run: Path, identity: dict[str, Any]) -> LoadedModel:
     """The model that a run was made with; an error where it cannot be loaded by its name."""
     name = str(identity["name"])
     if identity.get("source") not in ("catalogue", "hub") or identity.get("adapters"):
@@ -151,9 +151,9 @@ def _model_of_run(run: Path, identity: dict[str, Any], offline: bool) -> LoadedM
     options: dict[str, Any] = {"dtype": str(identity.get("dtype", "float32"))}
     if identity["source"] == "hub" and identity.get("revision"):
         options["revision"] = identity["revision"]
-    model = load(name, offline=offline, **options)
+    model = load(name, **options)
     if identity.get("bidirectional") and not model.identity["bidirectional"]:
-        model = load(name, offline=offline, bidirectional=True, **options)
+        model = load(name, bidirectional=True, **options)
     difference = ModelIdentity.of(identity).difference(ModelIdentity.of(model.identity))
     if difference is not None:
         raise ModelError(

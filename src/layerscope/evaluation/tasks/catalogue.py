@@ -27,9 +27,9 @@ class TaskEntry(Entry):
     read: Callable[[Path], Splits]
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
-    def splits(self, *, offline: bool = False) -> Splits:
+    def splits(self) -> Splits:
         """Return its rows by split; files that are not on this machine are fetched."""
-        return self.read(self.fetch(offline=offline))
+        return self.read(self.fetch())
 
 
 TASKS = Catalogue(TaskEntry, "layerscope.tasks")

@@ -29,7 +29,6 @@ def resolve_tasks(
     names: Sequence[str] | str,
     *,
     data_dir: str | Path | None = None,
-    offline: bool = False,
     sample: int | None = None,
     seed: int = 0,
 ) -> list[TaskSpec]:
@@ -45,7 +44,7 @@ def resolve_tasks(
         raise DataError(
             f"the data folder {str(folder)!r} does not exist. It must hold <task>/<split>.jsonl.gz."
         )
-    return [_resolve(name, folder, offline, sample, seed) for name in expand_names(names)]
+    return [_resolve(name, folder, sample, seed) for name in expand_names(names)]
 
 
 def expand_names(names: Sequence[str] | str) -> list[str]:
@@ -68,9 +67,7 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
     return list(dict.fromkeys(task for name in single for task in PRESETS.get(name, (name,))))
 
 
-def _resolve(
-    name: str, data_dir: Path | None, offline: bool, sample: int | None, seed: int
-) -> TaskSpec:
+def _resolve(name: str, data_dir: Path | None, sample: int | None, seed: int) -> TaskSpec:
     """Return the spec of one task, from the first source that has it."""
     if clean_name(name) != name:
         raise DataError(
@@ -79,7 +76,7 @@ def _resolve(
     for source in task_sources():
         place = source.find(name, data_dir)
         if place is not None:
-            return TaskSpec(name, source.name, place, sample, seed, offline)
+            return TaskSpec(name, source.name, place, sample, seed)
     check_zoo("task", name)
     known = [*PRESETS, *(other for source in task_sources() for other in source.names(data_dir))]
     folders = "" if data_dir is None else f", and any folder of {data_dir} that has test.jsonl.gz"

@@ -44,7 +44,7 @@ class TaskSource(ABC):
         source has no such task."""
 
     @abstractmethod
-    def load(self, name: str, place: str, offline: bool) -> LoadedTask:
+    def load(self, name: str, place: str) -> LoadedTask:
         """Return the task with its data; `place` is what `find` returned."""
 
     def names(self, data_dir: Path | None) -> Iterable[str]:

@@ -20,8 +20,7 @@ class TaskSpec:
     """A task, its source, and the part of its data that is scored.
 
     `path` is where the source found the data. `sample` scores a part of them, drawn with `seed`;
-    the scoring itself always uses mteb's own seed. `offline` keeps the hub libraries off the
-    network.
+    the scoring itself always uses mteb's own seed.
     """
 
     name: str
@@ -29,7 +28,6 @@ class TaskSpec:
     path: str = ""
     sample: int | None = None
     seed: int = 0
-    offline: bool = False
 
     @property
     def config(self) -> dict[str, Any]:
@@ -49,7 +47,7 @@ class TaskSpec:
 
     def load(self) -> LoadedTask:
         """Return a new task object of mteb with the data that are scored."""
-        loaded = SOURCES.get(self.source).load(self.name, self.path, self.offline)
+        loaded = SOURCES.get(self.source).load(self.name, self.path)
         if self.sample is not None:
             apply_sample(loaded.task, self.sample, self.seed)
             loaded = replace(loaded, exact=False, exact_reason=f"a part: sample {self.sample}")

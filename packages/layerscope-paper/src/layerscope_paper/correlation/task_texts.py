@@ -27,11 +27,10 @@ def task_corpus(
     sample: int | None = None,
     seed: int = 0,
     data_dir: str | Path | None = None,
-    offline: bool = False,
 ) -> Corpus:
     """Return the texts of one task as a corpus to profile. Its source names the task: `correlate`
     then knows whose metrics they are."""
-    specs = resolve_tasks(name, data_dir=data_dir, offline=offline, seed=seed)
+    specs = resolve_tasks(name, data_dir=data_dir, seed=seed)
     if len(specs) != 1:
         raise DataError(
             f"{name!r} stands for {len(specs)} tasks: give one of them, such as {specs[0].name}."

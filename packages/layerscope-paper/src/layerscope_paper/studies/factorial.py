@@ -180,7 +180,6 @@ def _read_tasks(request: Request, notes: list[str]) -> Tasks:
         options["tasks"],
         data_dir=where,
         sample=options["items"],
-        offline=request.offline,
         seed=request.seed,
     ):
         try:

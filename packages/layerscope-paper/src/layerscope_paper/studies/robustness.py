@@ -199,7 +199,7 @@ def read_set(name: str, request: Request) -> TextSet:
             raise DataError(
                 f"{name} is a task of the type {entry.task_type}; this study takes classification tasks."
             )
-        splits = entry.splits(offline=request.offline)
+        splits = entry.splits()
         rows = [(row["text"], row["label"]) for row in splits["test"]]
     order = np.random.default_rng([request.seed, len(rows)]).permutation(len(rows))[
         : request.options["items"]

@@ -94,7 +94,6 @@ def study(
     seed: int = 0,
     final_norm: str | None = None,
     max_length: int = 256,
-    offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
     engine: str | Engine = "local",
@@ -126,7 +125,6 @@ def study(
     }
     ways: dict[str, Any] = {
         "engine": engine,
-        "offline": offline,
         "progress": progress,
     }
     command = Command("study", shared, **ways)
@@ -152,7 +150,7 @@ def study(
     corpus = (
         None
         if chosen.models[0] == 0 and chosen.models[1] and not given
-        else _read_texts(chosen, data, column, limit, offline)
+        else _read_texts(chosen, data, column, limit)
     )
     request = Request(
         given,
@@ -163,7 +161,6 @@ def study(
         final_norm,
         max_length,
         Path(),
-        offline=offline,
     )
     request.batch_size = command.where.batch_size
     with command:
@@ -182,9 +179,7 @@ def study(
         return run_in(folder, StudyRun, identify(chosen, request), compute, **settings)
 
 
-def _read_texts(
-    chosen: Study, texts: Any, column: str | None, limit: int | None, offline: bool
-) -> Corpus | None:
+def _read_texts(chosen: Study, texts: Any, column: str | None, limit: int | None) -> Corpus | None:
     if not chosen.texts:
         return None
     if isinstance(texts, Corpus):
@@ -193,7 +188,7 @@ def _read_texts(
                 "limit and column go with texts that are yet to be read: pass them to load_corpus instead."
             )
         return texts
-    return load_corpus(texts, column=column, limit=limit, offline=offline)
+    return load_corpus(texts, column=column, limit=limit)
 
 
 def identify(chosen: Study, request: Request) -> dict[str, Any]:

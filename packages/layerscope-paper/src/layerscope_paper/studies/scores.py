@@ -210,9 +210,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
             "data_dir": options["data_dir"] or None,
             "sample": options["items"] or None,
         }
-        for task in resolve_tasks(
-            options["tasks"], offline=request.offline, seed=request.seed, **where
-        ):
+        for task in resolve_tasks(options["tasks"], seed=request.seed, **where):
             try:
                 corpus = corpus_of(task, options["task_texts"], request.seed)
             except DataError as error:

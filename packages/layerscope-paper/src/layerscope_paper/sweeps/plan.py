@@ -35,7 +35,6 @@ _TOP = (
     "name",
     "about",
     "out",
-    "offline",
     "defaults",
     "models",
     "corpora",
@@ -60,7 +59,6 @@ _SET_HERE = {
     "model",
     "tokenizer",
     "out",
-    "offline",
     "overwrite",
     "progress",
     "engine",
@@ -82,7 +80,6 @@ class SweepPlan:
     steps: list[Step]
     corpora: list[PlannedCorpus] = field(default_factory=list)
     out: str | None = None
-    offline: bool = False
 
     def only(self, names: Iterable[str] | None) -> SweepPlan:
         """The same plan with some of its steps, by name."""
@@ -115,11 +112,10 @@ class SweepPlan:
             )
         return self.out
 
-    def set(self, *, offline: bool = False, **settings: Any) -> SweepPlan:
+    def set(self, **settings: Any) -> SweepPlan:
         """The same plan with settings of the command that runs it (see `Step`)."""
-        offline = offline or self.offline
-        steps = [replace(step, offline=offline, **settings) for step in self.steps]
-        return replace(self, steps=steps, offline=offline)
+        steps = [replace(step, **settings) for step in self.steps]
+        return replace(self, steps=steps)
 
 
 def recipes() -> list[str]:
@@ -198,14 +194,13 @@ def _plan(content: dict[str, Any], base: Path, name: str) -> SweepPlan:
         steps += _steps(
             raw, {**_DEFAULTS, **defaults}, f"steps[{i}]", base, {step.name for step in steps}
         )
-    out, offline = content.get("out"), content.get("offline", False)
+    out = content.get("out")
     return SweepPlan(
         str(content.get("name") or name),
         str(content.get("about") or ""),
         steps,
         corpora,
         None if out is None else str(_expect(out, str, "out", "a folder's name")),
-        bool(_expect(offline, bool, "offline", "true or false")),
     )
 
 
@@ -260,7 +255,7 @@ def _model(one: Any, where: str, base: Path) -> list[Spec]:
     if isinstance(one, str):
         return [_spec(one, base)]
     _expect(one, dict, where, "a name, or a mapping with the key `name`")
-    options = _parameters(load, {"spec", "revision", "offline"})
+    options = _parameters(load, {"spec", "revision"})
     _only(one, [*_MODEL, *options], where)
     if "name" not in one and "checkpoints" not in one:
         raise PlanError(

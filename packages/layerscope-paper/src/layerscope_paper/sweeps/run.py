@@ -16,7 +16,6 @@ from layerscope.cache import cache_dir
 from layerscope.command import Command, make_manifest
 from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.data import Corpus
-from layerscope.data.hub import hub_offline
 from layerscope.engines import Advance, Engine, Work
 from layerscope.engines.base import ignore_progress
 from layerscope.errors import LayerscopeError, RunFolderError
@@ -102,7 +101,6 @@ def sweep(
     out: str | Path | None = None,
     only: Sequence[str] | None = None,
     dry_run: bool = False,
-    offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
     engine: str | Engine = "local",
@@ -131,43 +129,39 @@ def sweep(
         "sweep",
         options,
         engine=engine,
-        offline=offline,
         progress=progress,
     )
     given: dict[str, Any] = {
         "model_options": command.loading,
         "batch_size": command.where.batch_size,
     }
-    plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, **given)
-    with hub_offline(plan.offline):  # no library that a step uses asks the hub
-        stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
-        folder = Path(
-            out
-            or (plan.out if isinstance(source, Mapping) else plan.folder)
-            or Path("runs") / folder_name(stem)
+    plan = read_plan(source).only(only).set(overwrite=overwrite, **given)
+    stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
+    folder = Path(
+        out
+        or (plan.out if isinstance(source, Mapping) else plan.folder)
+        or Path("runs") / folder_name(stem)
+    )
+    if folder.exists() and not folder.is_dir():
+        raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another out=.")
+    place = RunFolder(folder)
+    corpora = {corpus: corpus.load() for corpus in plan.corpora}
+    _check_settings(plan.steps)
+    if dry_run:
+        finished = {
+            s.name: StepResult("complete", 0.0)
+            for s in plan.steps
+            if s.is_complete(folder / s.name)
+        }
+        manifest = _manifest(plan, finished, "running")
+        return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
+    with place.lock(_MARK), command:
+        results = _run(plan, corpora, folder, command)
+        table = _table(
+            [step for step in plan.steps if results[step.name].status == "complete"], folder
         )
-        if folder.exists() and not folder.is_dir():
-            raise RunFolderError(
-                f"{folder} is a file; a sweep needs a folder. Choose another out=."
-            )
-        place = RunFolder(folder)
-        corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
-        _check_settings(plan.steps)
-        if dry_run:
-            finished = {
-                s.name: StepResult("complete", 0.0)
-                for s in plan.steps
-                if s.is_complete(folder / s.name)
-            }
-            manifest = _manifest(plan, finished, "running")
-            return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
-        with place.lock(_MARK), command:
-            results = _run(plan, corpora, folder, command)
-            table = _table(
-                [step for step in plan.steps if results[step.name].status == "complete"], folder
-            )
-            manifest = _manifest(plan, results, "complete")
-            return Sweep(folder, pd.DataFrame(manifest["jobs"]), table, manifest).save(folder)
+        manifest = _manifest(plan, results, "complete")
+        return Sweep(folder, pd.DataFrame(manifest["jobs"]), table, manifest).save(folder)
 
 
 def _run(

@@ -48,14 +48,13 @@ class PlannedCorpus:
     text_filter: str | None = None
     label: str = ""
 
-    def load(self, offline: bool) -> Corpus:
+    def load(self) -> Corpus:
         """Read its texts."""
         return load_corpus(
             self.data,
             column=self.column,
             limit=self.limit,
             text_filter=self.text_filter,
-            offline=offline,
         )
 
 
@@ -74,7 +73,6 @@ class Step:
     study: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     about: str = ""
-    offline: bool = False
     overwrite: bool = False
     model_options: dict[str, Any] = field(default_factory=dict)
     """Of the command that runs the plan, for all of its models."""
@@ -123,15 +121,12 @@ class Step:
         starts no scoring processes."""
         common: dict[str, Any] = {
             "out": folder,
-            "offline": self.offline,
             "overwrite": self.overwrite,
             "progress": progress,
         }
         settings = {"batch_size": self.batch_size, **self.settings}
         if self.corpus is not None:  # a profile of images names them in its settings
-            common["data"] = (
-                corpora[self.corpus] if self.corpus in corpora else self.corpus.load(self.offline)
-            )
+            common["data"] = corpora[self.corpus] if self.corpus in corpora else self.corpus.load()
         if self.kind == "study":
             settings.pop("dtype", None)
             return study(

@@ -24,7 +24,7 @@ class CataloguedTasks(TaskSource):
     def find(self, name: str, data_dir: Path | None) -> str | None:
         return "" if name in TASKS else None
 
-    def load(self, name: str, place: str, offline: bool) -> LoadedTask:
+    def load(self, name: str, place: str) -> LoadedTask:
         from datasets import Dataset, DatasetDict
 
         entry = TASKS.get(name)
@@ -37,7 +37,7 @@ class CataloguedTasks(TaskSource):
             version=version,
             attributes=entry.attributes,
         )
-        splits = entry.splits(offline=offline)
+        splits = entry.splits()
         task.dataset = DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
         task.data_loaded = True
         return LoadedTask(task, notes={"license": entry.license, "citation": entry.citation})

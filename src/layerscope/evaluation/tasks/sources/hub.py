@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from layerscope.data.hub import hub_explained, hub_offline
+from layerscope.data.hub import hub_explained
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks.mteb_tasks import PAPER, is_mteb_task, mteb_task, text_tasks
 from layerscope.evaluation.tasks.source import LoadedTask, TaskSource
@@ -25,13 +25,13 @@ class HubTasks(TaskSource):
     def find(self, name: str, data_dir: Path | None) -> str | None:
         return "" if is_mteb_task(name) else None
 
-    def load(self, name: str, place: str, offline: bool) -> LoadedTask:
+    def load(self, name: str, place: str) -> LoadedTask:
         task = mteb_task(name)
         dataset = task.metadata.dataset
         repo = dataset.get("path")
         revision = dataset.get("revision")
         shown = f"the data of task {name} ({repo}, revision {revision})"
-        with hub_offline(offline), hub_explained("dataset", repo, revision, shown, offline):
+        with hub_explained("dataset", repo, revision, shown):
             task.load_data()
         for subset in task.hf_subsets:
             absent = set(task.eval_splits) - set(task.dataset.get(subset, task.dataset))

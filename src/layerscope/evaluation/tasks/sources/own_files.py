@@ -65,7 +65,7 @@ class OwnFiles(TaskSource):
         own_type(folder, LAYOUTS)
         return str(folder)
 
-    def load(self, name: str, place: str, offline: bool) -> LoadedTask:
+    def load(self, name: str, place: str) -> LoadedTask:
         folder = Path(place)
         task_type = own_type(folder, LAYOUTS)
         if task_type is None:

@@ -71,7 +71,6 @@ class Request:
     work: Path
     engine: Engine | None = None
     batch_size: int | None = None
-    offline: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Spec:
         options = (
             {} if isinstance(self.model, LoadedModel) else {**request.model_options, **self.options}
         )
-        return open_model(self.model, None, request.offline, options)
+        return open_model(self.model, None, options)
 
     @property
     def on_hub(self) -> bool:
@@ -117,7 +116,7 @@ class Spec:
                 "options": decisive_options(settings),
                 **{k: str(v) for k, v in named.items()},
             }
-        return {"label": self.label, **identify_files(self.model, request.offline, settings)}
+        return {"label": self.label, **identify_files(self.model, settings)}
 
 
 def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
@@ -133,10 +132,10 @@ def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any]) -> dict[str, Any]:
+def identify_files(model: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """What tells a model given by name from others before it is loaded: its files, its adapters'
     and its options."""
-    source = find_source(model, offline, options)
+    source = find_source(model, options)
     return {
         "options": decisive_options(options),
         "weights_sha256": source.weights_sha256(),
@@ -144,7 +143,7 @@ def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any])
             file for pattern in ("*.json", "*.txt", "*.model") for file in source.path.glob(pattern)
         ),
         "adapters": [
-            files_sha256(locate(adapter, offline).path.glob("*"))
+            files_sha256(locate(adapter).path.glob("*"))
             for adapter in options.get("adapters") or ()
         ],
     }
@@ -178,7 +177,7 @@ def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
     name, _, query = given.partition("?")
     options: dict[str, Any] = {}
     label = None
-    known = set(inspect.signature(load).parameters) - {"spec", "offline", "adapters"} | {
+    known = set(inspect.signature(load).parameters) - {"spec", "adapters"} | {
         "adapter",
         "label",
     }
@@ -251,7 +250,6 @@ def profile_of(
     where: dict[str, Any] = {
         **request.model_options,
         **spec.options,
-        "offline": request.offline,
     }
     run = profile(
         model,
@@ -420,7 +418,6 @@ def score_tasks(
         max_length=request.max_length,
         seed=request.seed,
         batch_size=request.batch_size,
-        offline=request.offline,
         progress=False,
         **more,
     )
