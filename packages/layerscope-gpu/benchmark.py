@@ -8,8 +8,8 @@ microseconds per matrix.
 
 Errors are against float64 on the CPU, of the largest eigenvalue, over the first matrices. With
 `--stages`: reduction to tridiagonal form (in two stages by way of a band, each by itself) and
-bisection apart; without halvings of intervals the register kernel only reduces; the others'
-bisection is a kernel of its own. The last column is the entropy by determinants of the band. A
+bisection apart; without halvings of intervals the register kernel only reduces; the bisection of a
+band is a kernel of its own. The last column is the entropy by determinants of the band. A
 variant is what `band.BandVariant` is made of, in its order. Needs a CUDA GPU, torch and this
 package (from a clone: PYTHONPATH=src).
 """
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from layerscope_gpu import eigenvalues, eigvalsh, solvers_used
 from layerscope_gpu.cuda import launch, shared_memory
-from layerscope_gpu.solvers import band, cusolver, determinants, small, tridiagonal
+from layerscope_gpu.solvers import band, cusolver, determinants, pieces, small
 
 _CHECKED = 50
 _SLOW = 5000  # matrices for cuSOLVER, whose time per matrix is the same and long
@@ -93,15 +93,6 @@ def registers(
     return [f"{whole:.3f}", f"{reduction:.3f}", "", f"{whole - reduction:.3f}", error]
 
 
-def panels(n: int) -> list[tuple[str, tridiagonal.PanelVariant]]:
-    """The other kernel: as it is chosen, and reading whole matrices."""
-    chosen = tridiagonal.variant(n, shared_memory(torch.cuda.current_device()))
-    whole = ("panels, whole matrices", chosen._replace(half=0))
-    if not chosen.half:
-        return [whole]
-    return [("panels, upper triangles", chosen), whole]
-
-
 def bisection_time(source: str, count: int, n: int, repeats: int) -> float:
     """Of some tridiagonal matrices."""
     some = [torch.rand(count, n, device="cuda") for _ in range(2)] + [
@@ -109,19 +100,8 @@ def bisection_time(source: str, count: int, n: int, repeats: int) -> float:
     ]
     out = torch.empty(count, n, device="cuda")
     return microseconds(
-        lambda: tridiagonal.bisect(source, some[0], some[1], some[2], out), count, repeats
+        lambda: pieces.bisect(source, some[0], some[1], some[2], out), count, repeats
     )
-
-
-def in_panels(
-    matrices: Tensor, known: Tensor, how: tridiagonal.PanelVariant, repeats: int
-) -> list[str]:
-    """A row: whole, the rest, bisection alone, error."""
-    count, n = matrices.shape[:2]
-    error = largest_error(tridiagonal.eigvalsh(matrices[: len(known)], how=how), known)
-    whole = microseconds(lambda: tridiagonal.eigvalsh(matrices, how=how), count, repeats)
-    bisection = bisection_time(how.source, count, n, repeats)
-    return [f"{whole:.3f}", f"{whole - bisection:.3f}", "", f"{bisection:.3f}", error]
 
 
 def bands(n: int, given: list[str]) -> Iterator[band.BandVariant]:
@@ -204,13 +184,6 @@ def stages(args: argparse.Namespace) -> None:
                     "|",
                     flush=True,
                 )
-        for label, how in panels(n):
-            print(
-                "|",
-                " | ".join([str(n), label, *in_panels(matrices, known, how, args.repeats), ""]),
-                "|",
-                flush=True,
-            )
         if band.SMALLEST <= n <= band.LARGEST:
             for two in bands(n, args.variants):
                 label = f"two stages {','.join(map(str, two))}"

@@ -19,20 +19,17 @@ from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import modules
 from layerscope.spectra import eigvalsh, usable_solvers
 from layerscope.spectra.resolvents import sums_without
-from layerscope_gpu import chebyshev as chebyshev_kernels
-from layerscope_gpu import entropy, exact_entropy, factors, precision
+from layerscope_gpu import exact_entropy, factors, precision
 from layerscope_gpu.emulator import launch as emulate
 from layerscope_gpu.emulator import missing as emulator_missing
-from layerscope_gpu.entropy import approximate_entropy, entropy_bound
 from layerscope_gpu.measuring import estimate_sites
 from layerscope_gpu.metrics.sums import sums_without as sums_together
 from layerscope_gpu.passes import norms as model_norms
 from layerscope_gpu.passes import rotary
-from layerscope_gpu.preparing import prepare_long
 from layerscope_gpu.reducing import DeviceReducer
-from layerscope_gpu.solvers import band, cusolver, small, tridiagonal
-from layerscope_gpu.token_measures import prepare_tokens, solve_tokens, token_entropy
-from layerscope_gpu.tokens import normed, rows, sums
+from layerscope_gpu.solvers import band, cusolver, small
+from layerscope_gpu.token_measures import Request, prepare_rows, prepare_tokens, solve_tokens
+from layerscope_gpu.tokens import normed, rows
 from tests.capture.support import reduce_states
 from tests.metrics.support import measure_tokens
 
@@ -71,9 +68,7 @@ def solved(kind: str, n: int) -> tuple[torch.Tensor, np.ndarray]:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 17, 33, 64, 90, 127, 128, 150, 192, 250, 511, 512])
-@pytest.mark.parametrize(
-    "solve", [small.eigvalsh, band.eigvalsh, tridiagonal.eigvalsh, cusolver.eigvalsh, eigvalsh]
-)
+@pytest.mark.parametrize("solve", [small.eigvalsh, band.eigvalsh, cusolver.eigvalsh, eigvalsh])
 def test_eigenvalues(solve, n):
     if solve is small.eigvalsh:
         if n > small.LARGEST:
@@ -82,28 +77,13 @@ def test_eigenvalues(solve, n):
     for kind in KINDS:
         gram, known = solved(kind, n)
         for dtype in (torch.float32, torch.float64):
-            if dtype == torch.float64 and solve in (
-                small.eigvalsh,
-                band.eigvalsh,
-                tridiagonal.eigvalsh,
-            ):
+            if dtype == torch.float64 and solve in (small.eigvalsh, band.eigvalsh):
                 continue
             given = gram.to("cuda", dtype)
             before = given.clone()
             error = np.abs(solve(given).cpu().numpy() - known).max(-1) / np.abs(known).max(-1)
             assert error.max() < (1e-5 if dtype == torch.float32 else 1e-12), kind
             assert torch.equal(given, before)
-
-
-@pytest.mark.parametrize("half", [0, 1])
-@pytest.mark.parametrize("n", [200, 1001])
-def test_reading_half_of_a_matrix_is_enough(n, half):
-    how = tridiagonal.variant(n, 232448)._replace(half=half)
-    z = states("decaying", 20, n, n)
-    gram = z @ z.mT
-    known = np.linalg.eigvalsh(gram.numpy())
-    found = tridiagonal.eigvalsh(gram.float().cuda(), how=how).cpu().numpy()
-    assert np.abs(found - known).max() < 1e-6 * known.max()
 
 
 @pytest.mark.parametrize("n", [193, 256, 257, 384, 385, 512, 640, 769, 950, 1001, 1024])
@@ -137,7 +117,7 @@ def test_entropies_by_determinants_are_those_of_the_eigenvalues(n):
 def test_not_a_number_stays_one():
     bad = torch.eye(64, device="cuda").repeat(60, 1, 1)
     bad[3, 5, 5] = math.nan
-    for solve in (small.eigvalsh, band.eigvalsh, tridiagonal.eigvalsh, eigvalsh):
+    for solve in (small.eigvalsh, band.eigvalsh, eigvalsh):
         found = solve(bad)
         assert found[3].isnan().all()
         assert torch.isfinite(found[:3]).all()
@@ -161,7 +141,6 @@ def test_the_solvers_are_named():
     assert "cusolverDnXsyevBatched" in usable_solvers("cuda")
     assert "register" in usable_solvers("cuda")
     assert "band" in usable_solvers("cuda")
-    assert "tridiagonal" in usable_solvers("cuda")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -174,7 +153,7 @@ def test_token_measures(tokens, width, kind, dtype):
     for padding in (None, mask):
         there = given.cuda(), None if padding is None else padding.cuda()
         want = measure_tokens(given, padding, find_sink(given, padding), Options())
-        got = prepare_tokens(*there, find_sink(*there).position, Options())
+        got = prepare_tokens(*there, find_sink(*there).position, Request(Options()))
         entropy = solve_tokens([got], Options())[0]
         for sink in ("keep", "drop"):
             assert (entropy[sink].cpu() - want.entropy[sink]).abs().max() < 1e-4
@@ -200,8 +179,8 @@ def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeyp
     monkeypatch.setattr(precision, "wide_products", lambda _: narrow)
     used = []
     monkeypatch.setattr(
-        "layerscope_gpu.preparing.prepare_long",
-        lambda *a, **k: used.append(1) or prepare_long(*a, **k),
+        "layerscope_gpu.token_measures.prepare_rows",
+        lambda *given: used.append(1) or prepare_rows(*given),
     )
     given = states(kind, 10, tokens, width).to(dtype)
     short = [tokens, tokens // 2, tokens, tokens // 3, 1, 2, 3, width // 2, tokens, tokens]
@@ -247,65 +226,6 @@ def test_metrics_of_pooled_vectors(kind, n):
             assert abs(got.value - want.value) <= close, (name, got.value, want.value)
             if want.se:
                 assert got.se == pytest.approx(want.se, rel=0.1), name
-
-
-@pytest.mark.parametrize("n", [256, 301, 512])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_approximate_entropy_keeps_its_bound(kind, n):
-    x = states(kind, 20, n, 1024)
-    x = x - x.mean(1, keepdim=True)
-    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    gram = x @ x.mT
-    gram[:, 7], gram[:, :, 7] = 0, 0  # a token left out
-    exact, bound = token_entropy(gram.clone(), Options()), entropy_bound(gram)
-    there = gram.float().cuda()
-    got = token_entropy(there, Options(entropy="approximate")).cpu()
-    assert ((got - exact).abs() <= bound).all()
-    emulated = approximate_entropy(
-        gram[:5].float(), half=True
-    )  # the same arithmetic on the CPU, but for the order of sums
-    assert ((got[:5] - emulated).abs() <= 1e-4 + 0.03 * bound[:5]).all()
-    plain = approximate_entropy(there, half=False).cpu()
-    assert ((plain - exact).abs() <= bound + 1e-4).all()
-
-
-def test_the_approximate_entropy_of_what_has_none():
-    bad = torch.eye(300, device="cuda").repeat(4, 1, 1)
-    bad[1], bad[2, 3, 5], bad[2, 5, 3] = 0, math.nan, math.nan
-    got = approximate_entropy(bad)
-    assert got.isnan().tolist() == [False, True, True, False]
-    assert (got[[0, 3]] - math.log(300)).abs().max() < 2e-3
-
-
-@pytest.mark.parametrize(("n", "m"), [(13, 16), (100, 104), (512, 512)])
-def test_own_kernels_for_the_approximate_entropy(n, m):
-    assert chebyshev_kernels.usable(torch.cuda.current_device())
-    x = torch.randn(5, n, n, device="cuda")
-    given, by = (x + x.mT) / 2, torch.rand(5, device="cuda", dtype=torch.float64)
-    arrays = torch.full((6, 5, m, m), math.nan, device="cuda", dtype=torch.float16)
-    known = arrays.cpu()
-    for k in range(6):
-        assert chebyshev_kernels.narrow(given, by / (k + 1), arrays[k])
-        entropy.narrow(given.cpu(), by.cpu() / (k + 1), known[k])
-    assert torch.equal(arrays.cpu(), known)
-    found = chebyshev_kernels.pair_sums(arrays)
-    assert found is not None
-    torch.testing.assert_close(found.cpu(), entropy.pair_sums(known), rtol=1e-5, atol=1e-4)
-    assert chebyshev_kernels.rescale(*arrays[:3], -by, by.square())
-    entropy.rescale(*known[:3], -by.cpu(), by.cpu().square())
-    torch.testing.assert_close(arrays.cpu(), known, rtol=2e-3, atol=2e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("tokens", "width"), [(1, 4), (19, 36), (128, 1024), (300, 256)])
-def test_sums_over_tokens(tokens, width, dtype):
-    given = states("random", 5, tokens, width).to("cuda", dtype)
-    mask = torch.rand(5, tokens, device="cuda") < 0.7
-    for padding in (None, mask):
-        kept = given.double() if padding is None else given.double() * padding.unsqueeze(-1)
-        got = sums.token_sums(given, padding)
-        assert got is not None
-        torch.testing.assert_close(got, kept.sum(1), rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("n", [5, 64, 200, 1000])

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from layerscope.data import Corpus
-from layerscope.errors import UnknownNameError
 from layerscope.forward import choose_shard_size, items_per_batch, make_plan, read_rows
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings
@@ -90,10 +89,3 @@ def test_of_how_many_items_the_views_fill_a_batch(
     assert items_per_batch(model, 128, 16) == items_per_batch(model, None, 16) == 33
     assert items_per_batch(model, 8192, 16) == 1  # longer than a batch
     assert items_per_batch(model, 128, 16, most=64) == 4
-
-
-def test_which_entropy_is_a_setting_of_the_run() -> None:
-    assert make_config().options.entropy == "exact"
-    assert make_config(entropy="approximate").as_dict()["options"]["entropy"] == "approximate"
-    with pytest.raises(UnknownNameError, match="exact"):
-        make_config(entropy="rough")

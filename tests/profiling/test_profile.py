@@ -39,18 +39,6 @@ def run(texts: list[str]) -> Profile:
     return profile(tiny_model("llama"), texts, seed=4, **FAST)
 
 
-def test_an_approximation_that_is_not_to_be_had_is_said(run: Profile, texts: list[str]) -> None:
-    asked = profile(
-        tiny_model("llama"),
-        texts[:3],
-        metrics=["prompt_entropy"],
-        max_length=8,
-        entropy="approximate",
-    )
-    assert any("entropies are exact" in line for line in asked.manifest["warnings"])
-    assert not any("entropies are exact" in line for line in run.manifest["warnings"])
-
-
 def test_the_table_is_tidy_and_complete(run: Profile) -> None:
     table = run.table
     assert list(table.columns) == COLUMNS

@@ -12,7 +12,7 @@ import torch
 from matrices import kinds
 
 from layerscope_gpu.emulator import launch, missing
-from layerscope_gpu.solvers import band, determinants
+from layerscope_gpu.solvers import band, determinants, pieces
 
 emulated = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 HOW = band.BandVariant(32, 1, 4, ahead=2)  # for up to 128 rows
@@ -114,11 +114,11 @@ def test_matrices_of_the_smallest_numbers():
 def test_the_trial_passes_and_finds_a_wrong_answer(monkeypatch):
     monkeypatch.setattr(torch, "device", lambda *_: "cpu")
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    monkeypatch.setattr(determinants, "side_stream", lambda _: None)
+    monkeypatch.setattr(pieces, "side_stream", lambda _: None)
     assert determinants._tried.__wrapped__(0, HOW) is None
     monkeypatch.setattr(determinants, "WEIGHTS", (*determinants.WEIGHTS[:-1], 0.5))
     determinants._table.cache_clear()
-    assert "missed known entropies" in str(determinants._tried.__wrapped__(0, HOW))
+    assert "missed a known answer" in str(determinants._tried.__wrapped__(0, HOW))
     determinants._table.cache_clear()
 
 

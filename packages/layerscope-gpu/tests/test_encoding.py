@@ -32,7 +32,7 @@ from layerscope.profiling.job import Job
 from layerscope.profiling.tables import SiteEstimator, measure_sites
 from layerscope.progress import Silent
 from layerscope.store import Shard, ShardStore
-from layerscope_gpu import ahead, eigenvalues, encoding, measuring
+from layerscope_gpu import encoding, measuring
 from layerscope_gpu.encoding import (
     DeviceEncoder,
     EarlyPlanner,
@@ -416,9 +416,8 @@ def test_kernels_that_a_profile_needs_are_compiled_ahead(
 ) -> None:
     asked: list[str] = []
     use_kernels(monkeypatch)
-    monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232_448)
-    monkeypatch.setattr(ahead, "architecture_of", lambda index: "sm_90")
-    monkeypatch.setattr(ahead, "compile_ahead", lambda sources, architecture: asked.extend(sources))
+    monkeypatch.setattr(encoding, "architecture_of", lambda index: "sm_90")
+    monkeypatch.setattr(encoding, "compile_ahead", lambda sources, _: asked.extend(sources))
     compile_for_profile(make_job(model))
     assert all("__global__" in source for source in asked)
     assert sum("small_eigenvalues" in source for source in asked) >= 1
@@ -430,3 +429,15 @@ def test_kernels_that_a_profile_needs_are_compiled_ahead(
     halves = replace(model, module=copy.deepcopy(model.module).to(torch.bfloat16))
     compile_for_profile(make_job(halves))
     assert all(any(name in source for source in asked) for name in of_passes)
+
+
+@pytest.mark.parametrize("problem", [OSError("no driver"), RuntimeError("no compiler")])
+def test_a_gpu_without_a_compiler_is_no_reason_to_fail(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    def refuse(index: int) -> str:
+        raise problem
+
+    use_kernels(monkeypatch)
+    monkeypatch.setattr(encoding, "architecture_of", refuse)
+    compile_for_profile(make_job(model))

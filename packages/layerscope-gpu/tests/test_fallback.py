@@ -9,16 +9,16 @@ import torch
 
 from layerscope_gpu import cuda, eigenvalues, exact_entropy
 from layerscope_gpu.cuda import UnusableError
-from layerscope_gpu.solvers import band, cusolver, determinants, pieces, small, tridiagonal
+from layerscope_gpu.solvers import band, cusolver, determinants, pieces, small
 
 
 @pytest.fixture(autouse=True)
 def forget():
-    tried = (small._tried, band._tried, tridiagonal._tried)
+    tried = (small._tried, band._tried)
     caches = (
         cuda.load_library,
         eigenvalues._cusolver_problem,
-        eigenvalues._say_once,
+        eigenvalues._warn_once,
         *tried,
         cuda.compiled,
     )
@@ -46,8 +46,6 @@ def test_an_old_library_has_no_batched_solver(monkeypatch):
 def test_torch_takes_over_and_says_so_once(monkeypatch):
     monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n: "no compiler")
     monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n: "no compiler")
-    monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, n: "no compiler")
-    monkeypatch.setattr(eigenvalues.tridiagonal, "largest", lambda index: 1000)
     monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index: "no library")
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
     matrices = torch.diag(torch.tensor([3.0, 1.0])).repeat(60, 1, 1)
@@ -61,63 +59,52 @@ def test_torch_takes_over_and_says_so_once(monkeypatch):
 
 
 def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
-    both = "own tridiagonal kernel (float32 batches), cusolverDnXsyevBatched"
-    three = f"own band kernels (float32 batches up to 1024 rows), {both}"
-    for register, two, own, batched, name in (
-        (None, None, None, None, f"own register kernel (small float32 matrices), {three}"),
-        ("no", None, None, None, three),
-        ("no", "no", None, None, both),
-        ("no", "no", "no", None, "cusolverDnXsyevBatched"),
-        ("no", "no", "no", "no", "torch.linalg.eigvalsh on cuda"),
+    two = "own band kernels (float32 batches up to 1024 rows), cusolverDnXsyevBatched"
+    for register, bands, batched, name in (
+        (None, None, None, f"own register kernel (small float32 matrices), {two}"),
+        ("no", None, None, two),
+        ("no", "no", None, "cusolverDnXsyevBatched"),
+        ("no", "no", "no", "torch.linalg.eigvalsh on cuda"),
     ):
-        monkeypatch.setattr(
-            eigenvalues.small, "usable", lambda index, n, register=register: register
-        )
-        monkeypatch.setattr(eigenvalues.band, "usable", lambda index, two=two: two)
-        monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, own=own: own)
-        monkeypatch.setattr(
-            eigenvalues, "_cusolver_problem", lambda index, batched=batched: batched
-        )
+        monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n, why=register: why)
+        monkeypatch.setattr(eigenvalues.band, "usable", lambda index, why=bands: why)
+        monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index, why=batched: why)
         assert eigenvalues.usable_solvers(0) == name
 
 
 def test_which_matrices_go_where(monkeypatch):
     used = []
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
-    monkeypatch.setattr(
-        eigenvalues.small, "usable", lambda index, n: None if n <= 4 else "too large"
-    )
-    monkeypatch.setattr(
-        eigenvalues.band, "usable", lambda index, n: None if n == 5 else "another size"
-    )
-    monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, n: None)
-    monkeypatch.setattr(eigenvalues.tridiagonal, "largest", lambda index: 8)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n: None if n <= 4 else "large")
+    monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n: None if n == 5 else "large")
     monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index: None)
     monkeypatch.setattr(eigenvalues.small, "eigvalsh", lambda m: used.append("registers"))
     monkeypatch.setattr(eigenvalues.band, "eigvalsh", lambda m, o: used.append("band"))
-    monkeypatch.setattr(eigenvalues.tridiagonal, "eigvalsh", lambda m, o: used.append("panels"))
     monkeypatch.setattr(eigenvalues.cusolver, "eigvalsh", lambda m, o: used.append("cusolver"))
     monkeypatch.setattr(eigenvalues, "_used", {})
     assert eigenvalues.solvers_used(0) == "none"
     single, double = torch.float32, torch.float64
-    for count, n, dtype in (
-        (60, 4, single),
-        (3, 4, single),
-        (60, 4, double),
-        (60, 6, single),
-        (3, 6, single),
-        (60, 9, single),
+    for count, n, dtype, solver in (
+        (60, 4, single, "registers"),
+        (3, 4, single, "registers"),
+        (60, 4, double, "cusolver"),
+        (60, 6, single, "cusolver"),
     ):
         eigenvalues._on_cuda(torch.zeros(count, n, n, dtype=dtype), False)
-    assert used == ["registers", "registers", "cusolver", "panels", "cusolver", "cusolver"]
-    named = eigenvalues.solvers_used(0)
-    assert all(part in named for part in ("register", "tridiagonal", "cusolver"))
-    assert "band" not in named  # no matrix went there
+        assert used.pop() == solver
+    names = eigenvalues.solvers_used(0)
+    assert "register" in names
+    assert "cusolver" in names
+    assert "band" not in names  # no matrix went there
     assert eigenvalues.solvers_used(1) == "none"
-    used.clear()
-    for count, dtype in ((60, single), (3, single), (60, double)):
+    for count, dtype, solver in (
+        (60, single, "band"),
+        (3, single, "cusolver"),
+        (60, double, "cusolver"),
+    ):
         eigenvalues._on_cuda(torch.zeros(count, 5, 5, dtype=dtype), False)
-    assert used == ["band", "cusolver", "cusolver"]
+        assert used.pop() == solver
     assert "band" in eigenvalues.solvers_used(0)
 
 
@@ -134,15 +121,6 @@ def test_the_matrices_that_solvers_are_tried_on_have_the_eigenvalues_that_are_kn
         assert (
             matrices.abs() > 1e-3 / n
         ).float().mean() > 0.9  # not a matrix that is already almost reduced
-
-
-def test_the_kernels_are_compiled_for_every_size():
-    for n in (1, 64, 128, 129, 512, 513, 1500):
-        how = tridiagonal.variant(n, 232448)
-        assert how.threads % 32 == 0
-        assert how.shared(n) <= 232448
-        assert how.half == (128 < n <= 1180)
-        assert f"#define THREADS {how.threads}\n" in how.source
 
 
 def test_two_stages_fit_for_every_size(monkeypatch):
@@ -163,17 +141,12 @@ def test_two_stages_fit_for_every_size(monkeypatch):
     assert "do not fit" in str(band.usable(0, 512))
 
 
-def test_the_source_that_is_compiled_ahead_is_of_the_kernel_for_the_size(monkeypatch):
-    monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232448)
-    monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: 232448)
-    kernels = (
-        ("small_eigenvalues", 192),
-        ("to_band", 193),
-        ("to_band", 1024),
-        ("tridiagonal", 1025),
-    )
-    for name, n in kernels:
-        assert f" {name}(" in eigenvalues.kernel_source(n, 0).replace("\n", " ")
+@pytest.mark.parametrize(
+    ("name", "n"), [("small_eigenvalues", 192), ("to_band", 193), ("to_band", 1024)]
+)
+def test_the_source_that_is_compiled_ahead_is_of_the_kernel_for_the_size(name, n):
+    assert f" {name}(" in eigenvalues.kernel_source(n).replace("\n", " ")
+    assert eigenvalues.kernel_source(1025) is None
 
 
 def test_which_entropies_are_made_of_determinants(monkeypatch):
@@ -201,8 +174,8 @@ def test_which_entropies_are_made_of_determinants(monkeypatch):
     monkeypatch.setattr(determinants, "shared_memory", lambda index: 40 * 1024)
     assert "do not fit" in str(determinants.usable(0, 193))
     assert exact_entropy(given[193]) is None
-    assert "log_determinants" in str(eigenvalues.entropy_source(193, 0))
-    assert "small_eigenvalues" in str(eigenvalues.entropy_source(192, 0))
+    assert "log_determinants" in str(eigenvalues.entropy_source(193))
+    assert "small_eigenvalues" in str(eigenvalues.entropy_source(192))
 
 
 def test_small_matrices_have_a_kernel_that_holds_them():
@@ -218,7 +191,7 @@ def test_a_kernel_that_cannot_be_compiled_or_is_wrong_is_not_used(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     monkeypatch.setattr(pieces, "side_stream", lambda device: None)
     for found, reason in (
-        (torch.zeros(3, 125), "missed known eigenvalues by 3.0e"),
+        (torch.zeros(3, 125), "missed a known answer by 3.0e"),
         (None, "no driver"),
     ):
 

@@ -12,7 +12,7 @@ from tests.kernels import needs_emulator, use_kernels
 from layerscope.metrics import Options
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope_gpu.emulator import launch
-from layerscope_gpu.token_measures import prepare_tokens
+from layerscope_gpu.token_measures import Request, prepare_tokens
 from layerscope_gpu.tokens import gram as gram_kernel
 
 pytestmark = needs_emulator
@@ -29,7 +29,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     use_kernels(monkeypatch)
     monkeypatch.setattr(gram_kernel, "launch", counted)
-    monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: True)
+    monkeypatch.setattr("layerscope_gpu.token_measures.can_prepare_gram", lambda *_: True)
     return launches
 
 
@@ -71,10 +71,10 @@ def test_the_same_as_step_by_step(
     for mask in (None, right, left):
         for options in (Options(), Options(rows="centered", curvature_absolute=True)):
             sink = find_sink(given, mask).position
-            got = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
+            got = prepare_tokens(given, mask, sink, Request(options))
             with monkeypatch.context() as patch:
-                patch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: False)
-                want = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
+                patch.setattr("layerscope_gpu.token_measures.can_prepare_gram", lambda *_: False)
+                want = prepare_tokens(given, mask, sink, Request(options))
             for name in ("keep", "drop"):
                 size = want.matrices[name].abs().max().clamp(min=1e-30)
                 torch.testing.assert_close(
@@ -90,9 +90,9 @@ def test_the_same_as_step_by_step(
 def test_a_long_prompt(kernel: list[int], monkeypatch: Any) -> None:
     given = states("plain", 1, 200, 210)
     sink = find_sink(given).position
-    got = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
-    monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: False)
-    want = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
+    got = prepare_tokens(given, None, sink, Request(Options()))
+    monkeypatch.setattr("layerscope_gpu.token_measures.can_prepare_gram", lambda *_: False)
+    want = prepare_tokens(given, None, sink, Request(Options()))
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], want.matrices[name], rtol=0, atol=2e-5)
         torch.testing.assert_close(got.curvature[name], want.curvature[name], rtol=1e-6, atol=1e-6)
@@ -101,10 +101,10 @@ def test_a_long_prompt(kernel: list[int], monkeypatch: Any) -> None:
 def test_only_what_is_asked_for(kernel: list[int]) -> None:
     given = states("plain", 2, 9, 16)
     sink = find_sink(given).position
-    bends = prepare_tokens(given, None, sink, Options(), entropy=False, dtype=torch.float32)
+    bends = prepare_tokens(given, None, sink, Request(Options(), entropy=False))
     assert bends.matrices == {}
     assert set(bends.curvature) == {"keep", "drop"}
-    matrices = prepare_tokens(given, None, sink, Options(), curvature=False, dtype=torch.float32)
+    matrices = prepare_tokens(given, None, sink, Request(Options(), curvature=False))
     assert set(matrices.matrices) == {"keep", "drop"}
     assert matrices.curvature == {}
     assert len(kernel) == 2
@@ -122,10 +122,10 @@ def test_rows_of_fours_wherever_they_begin(
     def space(like: torch.Tensor) -> torch.Tensor:
         return like.new_empty(like.numel() + offset)[offset:].view_as(like)
 
-    got = prepare_tokens(given, None, sink, Options(), dtype=torch.float32, space=space)
+    got = prepare_tokens(given, None, sink, Request(Options(), space=space))
     assert len(kernel) == 1
     assert {matrix.data_ptr() % 16 for matrix in got.matrices.values()} == {4 * offset}
-    monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: False)
-    want = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
+    monkeypatch.setattr("layerscope_gpu.token_measures.can_prepare_gram", lambda *_: False)
+    want = prepare_tokens(given, None, sink, Request(Options()))
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], want.matrices[name], rtol=0, atol=2e-5)

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from layerscope.metrics import Options
 from layerscope.metrics.tokens.measures import PreparedTokens, prepare_tokens
-from layerscope_gpu import UnusableError, precision, preparing, token_measures
-from layerscope_gpu.preparing import prepare_long
-from layerscope_gpu.token_measures import token_entropy
+from layerscope_gpu import UnusableError, precision, token_measures
+from layerscope_gpu.token_measures import Request, prepare_rows, token_entropy
 from layerscope_gpu.tokens import rows as kernel
 from layerscope_gpu.tokens.facts import TokenFacts
 
@@ -67,7 +66,8 @@ def prepared(
     norms = torch.linalg.vector_norm(
         given.double(), dim=-1
     )  # those of padding too, whatever it holds
-    return prepare_long(centered, TokenFacts(norms, mask, sink, given.dtype), options, **what), sink
+    facts = TokenFacts(norms, mask, sink, given.dtype)
+    return prepare_rows(centered, facts, Request(options, **what)), sink
 
 
 KINDS = ("plain", "anisotropic", "sink first", "sink inside", "sink last", "decaying")
@@ -216,7 +216,7 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
     """The way of a GPU, where torch gives such products in float32."""
     given, mask = states("sink inside", 50, 12).to(torch.bfloat16), padded(50, side)
     plain, _ = prepared(given, mask, Options())
-    monkeypatch.setattr(preparing, "_rows_in", lambda *_: torch.float16)
+    monkeypatch.setattr(token_measures, "row_dtype", lambda *_: torch.float16)
     monkeypatch.setattr(
         precision,
         "wide_product",
@@ -229,30 +229,16 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_rows_are_multiplied_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.zeros(1, 3, 2)
-    assert preparing._rows_in(x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
+    x, unit = torch.zeros(1, 3, 2), Request(Options())
+    row_dtype = token_measures.row_dtype
+    assert row_dtype(x, torch.bfloat16, unit) == torch.float32  # not on a GPU
     monkeypatch.setattr(Tensor, "is_cuda", True)
-    for works in (False, True):
+    for works, dtype in ((False, torch.float32), (True, torch.float16)):
         monkeypatch.setattr(precision, "wide_products", lambda _, works=works: works)
-        assert preparing._rows_in(x, torch.bfloat16, Options()) == (
-            torch.float16 if works else torch.float32
-        )
-    assert preparing._rows_in(x, torch.float32, Options()) == torch.float32
-    assert (
-        preparing._rows_in(x, torch.float16, Options(rows="centered")) == torch.float32
-    )  # of any length
-
-
-def test_entropies_of_long_prompts_are_approximated_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(token_measures, "_FEWEST_APPROXIMATED", 60)
-    approximate = Options(entropy="approximate")
-    for tokens, exact in ((50, True), (70, False)):
-        x = torch.randn(2, tokens, 120, generator=torch.Generator().manual_seed(tokens))
-        known, found = (token_entropy(x @ x.mT, options) for options in (Options(), approximate))
-        assert torch.equal(found, known) == exact
-        torch.testing.assert_close(found, known, rtol=0, atol=1e-3)
+        assert row_dtype(x, torch.bfloat16, unit) == dtype
+    assert row_dtype(x, torch.float32, unit) == torch.float32
+    of_any_length = Request(Options(rows="centered"))
+    assert row_dtype(x, torch.float16, of_any_length) == torch.float32
 
 
 def test_a_text_without_a_token() -> None:
@@ -279,9 +265,8 @@ def test_only_what_is_asked_for_and_where() -> None:
         return taken[-1]
 
     norms = torch.linalg.vector_norm(given.double(), dim=-1)
-    there = prepare_long(
-        given.float(), TokenFacts(norms, None, sink, given.dtype), Options(), space=space
-    )
+    facts = TokenFacts(norms, None, sink, given.dtype)
+    there = prepare_rows(given.float(), facts, Request(Options(), space=space))
     assert there.matrices["keep"] is taken[0]
     assert there.matrices["drop"] is taken[1]
 
@@ -308,7 +293,8 @@ def test_what_it_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.undo()  # as it is, where it is installed
     monkeypatch.setattr(kernel, "usable", lambda _: True)
     there = torch.device("cuda", 0)
-    assert preparing.usable_for_rows(there, Options())
-    assert preparing.usable_for_rows(there, Options(rows="centered"))
+    usable = token_measures.can_prepare_rows
+    assert usable(there, Request(Options()))
+    assert usable(there, Request(Options(rows="centered")))
     for options in (Options(rows="unit"), Options(rows="raw"), Options(clamp_gram=True)):
-        assert not preparing.usable_for_rows(there, options)
+        assert not usable(there, Request(options))

@@ -25,7 +25,7 @@ sys.meta_path.insert(0, Block())
 sys.path.insert(0, sys.argv[1])
 import importlib, pkgutil, layerscope_gpu
 for found in pkgutil.walk_packages(layerscope_gpu.__path__, "layerscope_gpu."):
-    if not found.name.startswith(("layerscope_gpu.mteb_tasks.", "layerscope_gpu.encoding", "layerscope_gpu.measuring", "layerscope_gpu.metrics", "layerscope_gpu.preparing", "layerscope_gpu.reducing", "layerscope_gpu.token_measures")):  # layerscope loads these
+    if not found.name.startswith(("layerscope_gpu.mteb_tasks.", "layerscope_gpu.encoding", "layerscope_gpu.measuring", "layerscope_gpu.metrics", "layerscope_gpu.reducing", "layerscope_gpu.token_measures")):  # layerscope loads these
         importlib.import_module(found.name)
 print(len([name for name in sys.modules if name.startswith("layerscope_gpu")]))
 """

@@ -50,7 +50,7 @@ def test_more_tokens_than_dimensions_at_once(
 
     use_kernels(monkeypatch, normed, rows)
     monkeypatch.setattr(tokens, "centered_states", centered)
-    monkeypatch.setattr("layerscope_gpu.preparing.usable_for_rows", lambda *_: True)
+    monkeypatch.setattr("layerscope_gpu.token_measures.can_prepare_rows", lambda *_: True)
     got = reduce_states(batch, [states, 2 * states + 1], kind=DeviceReducer)
     assert len(used) == 2
     np.testing.assert_allclose(got.pooled, want.pooled, rtol=1e-5, atol=1e-6)
@@ -109,7 +109,7 @@ def test_a_reducer_measures_tokens_at_once(
         if on:
             use_kernels(monkeypatch, normed, gram)
             monkeypatch.setattr(tokens, "centered_states", found)
-            monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: True)
+            monkeypatch.setattr("layerscope_gpu.token_measures.can_prepare_gram", lambda *_: True)
         with (DeviceReducer if on else Reducer)(
             model.anatomy, sites, final_norm, Options()
         ) as reducer:

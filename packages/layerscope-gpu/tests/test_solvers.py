@@ -11,20 +11,17 @@ import torch
 from matrices import kinds
 
 from layerscope_gpu.emulator import launch, missing
-from layerscope_gpu.solvers import band, small, tridiagonal
+from layerscope_gpu.solvers import band, pieces, small
 from layerscope_gpu.solvers.pieces import halvings
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
-SHARED = 232448
 SIZES = {32: (1, 2, 3, 9, 31), 64: (33, 64), 96: (4, 77), 128: (16, 17, 127), 192: (150,)}
 
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
-    monkeypatch.setattr(tridiagonal, "launch", launch)
-    monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: SHARED)
-    monkeypatch.setattr(small, "launch", launch)
-    monkeypatch.setattr(band, "launch", launch)
+    for module in (small, band, pieces):
+        monkeypatch.setattr(module, "launch", launch)
 
 
 TWO_STAGES = band.BandVariant(
@@ -55,25 +52,6 @@ def assert_numpy(solve, n: int, largest_error: float = 5e-7) -> None:
 def test_in_registers(how):
     for n in SIZES[how.largest]:
         assert_numpy(lambda given: small.eigvalsh(given, how), n)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 17, 34])
-def test_in_panels(n):
-    assert_numpy(tridiagonal.eigvalsh, n)
-
-
-@pytest.mark.parametrize("shared", [SHARED, 0], ids=["half of the matrix", "all of it"])
-@pytest.mark.parametrize("n", [2, 9, 43])
-def test_in_panels_by_larger_blocks(n, shared):
-    how = tridiagonal.variant(200, shared)
-    assert how.half == (shared > 0)
-    assert_numpy(lambda given: tridiagonal.eigvalsh(given, how=how), n)
-
-
-def test_in_panels_with_many_warps():
-    how = tridiagonal.variant(600, SHARED)
-    assert (how.threads, how.half) == (512, 1)
-    assert_numpy(lambda given: tridiagonal.eigvalsh(given[:3], how=how), 141)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 16, 17, 18, 33, 50])
@@ -144,7 +122,7 @@ def test_bisection(n):
     found, threads = torch.empty_like(diagonal), 32  # so larger matrices take more than one turn
     held = 8 * (-(-n // 16) * 16) + 256 + 4 * threads
     arguments = [diagonal, beside, torch.ones(len(found)), found, n, halvings(threads)]
-    launch(tridiagonal.variant(300, SHARED).source, "bisect", len(found), threads, held, arguments)
+    launch(TWO_STAGES.source, "bisect", len(found), threads, held, arguments)
     off = torch.diag_embed(beside[:, : n - 1].double(), 1) if n > 1 else 0
     known = np.linalg.eigvalsh(
         np.asarray(torch.diag_embed(diagonal.double()) + off + (off.mT if n > 1 else 0))
@@ -152,7 +130,7 @@ def test_bisection(n):
     assert (np.abs(found.numpy() - known).max(-1) <= 2e-7 * np.abs(known).max(-1)).all()
 
 
-@pytest.mark.parametrize("solve", [small.eigvalsh, tridiagonal.eigvalsh, by_band])
+@pytest.mark.parametrize("solve", [small.eigvalsh, by_band])
 @pytest.mark.parametrize("n", [1, 6, 40])
 def test_zero_and_not_a_number(solve, n):
     given = torch.eye(n).repeat(5, 1, 1)
@@ -168,7 +146,7 @@ def test_zero_and_not_a_number(solve, n):
 def test_views_that_are_not_contiguous():
     given = torch.randn(9, 9, 3).permute(2, 0, 1)
     given = given + given.mT
-    for solve in (small.eigvalsh, tridiagonal.eigvalsh, by_band):
+    for solve in (small.eigvalsh, by_band):
         np.testing.assert_allclose(
             solve(given[:, 1:, 1:]),
             np.linalg.eigvalsh(given[:, 1:, 1:].double().numpy()),
@@ -176,10 +154,9 @@ def test_views_that_are_not_contiguous():
         )
 
 
-@pytest.mark.parametrize("solve", [tridiagonal.eigvalsh, by_band])
-def test_in_place_where_it_is_allowed(solve):
+def test_in_place_where_it_is_allowed():
     given = torch.from_numpy(
         np.stack([m for name, m in kinds(8) if name in ("random", "sink")])
     ).float()
-    known = solve(given)
-    assert torch.equal(solve(given.clone(), overwrite=True), known)
+    known = by_band(given)
+    assert torch.equal(by_band(given.clone(), overwrite=True), known)

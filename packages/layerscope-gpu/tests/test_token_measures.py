@@ -7,10 +7,9 @@ import torch
 
 from layerscope.metrics import Options, spectrum_entropy
 from layerscope.metrics.tokens.norms import find_sink
-from layerscope_gpu import eigenvalues, token_measures
+from layerscope_gpu import token_measures
 from layerscope_gpu.reducing import sum_in_groups
-from layerscope_gpu.solvers import tridiagonal
-from layerscope_gpu.token_measures import prepare_tokens, solve_tokens, token_entropy
+from layerscope_gpu.token_measures import Request, prepare_tokens, solve_tokens, token_entropy
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17, 64, 100])
@@ -23,34 +22,21 @@ def test_sums_in_groups(tokens):
 
 
 def test_solving_sites_together_changes_nothing(monkeypatch):
-    monkeypatch.setattr("layerscope_gpu.preparing.usable_for", lambda *_: False)
+    monkeypatch.setattr("layerscope_gpu.token_measures.can_prepare_gram", lambda *_: False)
+    request = Request(Options())
     states = [torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(i)) for i in range(3)]
-    prepared = [prepare_tokens(x, None, find_sink(x).position, Options()) for x in states]
+    prepared = [prepare_tokens(x, None, find_sink(x).position, request) for x in states]
     for x, entropies in zip(states, solve_tokens(prepared, Options()), strict=True):
-        alone = solve_tokens([prepare_tokens(x, None, find_sink(x).position, Options())], Options())
+        alone = solve_tokens([prepare_tokens(x, None, find_sink(x).position, request)], Options())
         for name in ("keep", "drop"):
             torch.testing.assert_close(entropies[name], alone[0][name], rtol=0, atol=1e-6)
 
 
-def test_which_kernel_an_entropy_waits_for(monkeypatch):
-    there = torch.device("cuda", 0)
-    monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232_448)
-    monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: 232_448)
-    approximate = Options(entropy="approximate")
-    for n, options, name in (
-        (128, Options(), "small_eigenvalues("),
-        (128, approximate, "small_eigenvalues("),  # the approximation is for long prompts
-        (512, Options(), "to_band("),
-        (512, approximate, "narrow("),
-        (1200, Options(), "tridiagonal("),
-    ):
-        assert name in str(token_measures.entropy_kernel(n, options, there)), (n, name)
-    assert (
-        token_measures.entropy_kernel(128, Options(alpha=2.0), there) is None
-    )  # without eigenvalues
-    assert (
-        token_measures.entropy_kernel(10**5, Options(), there) is None
-    )  # too large for our own kernels
+def test_which_kernel_an_entropy_waits_for():
+    for n, name in ((128, "small_eigenvalues("), (512, "to_band(")):
+        assert name in str(token_measures.entropy_kernel(n, Options())), n
+    assert token_measures.entropy_kernel(128, Options(alpha=2.0)) is None  # without eigenvalues
+    assert token_measures.entropy_kernel(1200, Options()) is None  # cuSOLVER's
 
 
 def test_determinants_are_asked_for_where_they_give_the_entropy(monkeypatch):

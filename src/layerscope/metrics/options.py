@@ -13,7 +13,6 @@ __all__ = ["RowPreparation"]
 
 RowPreparation = Literal["raw", "unit", "centered", "centered-unit"]
 ROW_PREPARATIONS: tuple[RowPreparation, ...] = get_args(RowPreparation)
-ENTROPIES = ("exact", "approximate")
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,6 @@ class Options:
     """
 
     alpha: float = 1.0
-    entropy: Literal["exact", "approximate"] = (
-        "exact"  # with the extra `gpu`, of prompts of 256 tokens and more, at α = 1
-    )
     rows: RowPreparation = "centered-unit"  # token states, for prompt entropy
     pooled_rows: RowPreparation = (
         "centered-unit"  # pooled vectors, for dataset entropy and the ranks

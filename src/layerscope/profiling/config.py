@@ -14,7 +14,6 @@ from layerscope.data.kinds import get_kind, setting_names
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
 from layerscope.metrics.entropy import check_alpha
-from layerscope.metrics.options import ENTROPIES
 from layerscope.metrics.registry import MetricName, check_plugin, is_plugin, origin
 from layerscope.models.inputs import ReadSettings, ViewSettings
 
@@ -117,7 +116,7 @@ def make_config(
 
 def _check(config: ProfileConfig) -> None:
     options = config.options
-    named = {"final_norm": FINAL_NORMS, "augmenter": AUGMENTERS, "entropy": ENTROPIES}
+    named = {"final_norm": FINAL_NORMS, "augmenter": AUGMENTERS}
     named |= dict.fromkeys(("rows", "pooled_rows", "view_rows", "lidar_rows"), ROW_PREPARATIONS)
     for name, valid in named.items():
         value = getattr(config if hasattr(config, name) else options, name)

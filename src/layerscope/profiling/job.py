@@ -62,10 +62,6 @@ def _warnings(task: ProfileTask, plan: Plan, measured: ProfileTable) -> list[str
     if plan.no_tokens:
         out.append(f"{plan.no_tokens} {kind} were left out: the tokenizer finds no token in them.")
     out += task.model.warnings(task.config.final_norm)
-    if task.config.options.entropy == "approximate" and (
-        task.device.type != "cuda" or accelerator.on(task.device) is None
-    ):
-        out.append("entropies are exact: entropy=approximate takes a GPU and the extra `gpu`.")
     n, views = plan.n_prompts, task.config.n_views
     if "lidar" in task.config.metrics and n * (views - 1) < task.model.width:
         out.append(

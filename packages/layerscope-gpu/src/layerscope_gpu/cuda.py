@@ -17,6 +17,7 @@ from contextlib import suppress
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,10 @@ from torch import Tensor
 
 class UnusableError(RuntimeError):
     """A library or a kernel cannot be used here; the next solver takes its place."""
+
+
+FAILURES = (UnusableError, OSError, AttributeError, RuntimeError, TypeError, ValueError)
+"""What a kernel or a library raises that cannot be used on a machine."""
 
 
 @cache
@@ -259,6 +264,19 @@ def _raw_stream(index: int) -> int:
     torch has it."""
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(raw(index)) if raw is not None else int(torch.cuda.current_stream(index).cuda_stream)
+
+
+def tried_once(trial: Callable[..., bool]) -> Callable[..., bool]:
+    """Decorate a trial of a kernel: it runs once for each arguments, and gives False if it fails."""
+
+    @cache
+    def usable(*arguments: Any) -> bool:
+        try:
+            return trial(*arguments)
+        except FAILURES:
+            return False
+
+    return usable
 
 
 # sums over the 32 threads of a warp, in each of them

@@ -1,7 +1,8 @@
-"""Eigenvalues of batches of symmetric matrices on a GPU: which solver takes which matrices.
+"""Eigenvalues of batches of symmetric matrices on a GPU, and the choice of their solver.
 
-Small float32 matrices, and larger ones in batches, go to kernels of our own; the rest to cuSOLVER's
-batched solver, and to torch's own call where neither can be used (a warning says so once).
+Float32 matrices of up to 192 rows, and batches of up to 1,024 rows, go to kernels of this package.
+Others go to cuSOLVER's batched solver, and to torch's own call where that cannot be used (a warning
+says so once).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from layerscope_gpu.cuda import UnusableError, shared_memory
-from layerscope_gpu.solvers import band, cusolver, determinants, small, tridiagonal
+from layerscope_gpu.cuda import UnusableError
+from layerscope_gpu.solvers import band, cusolver, determinants, small
 
 # One thread block per matrix: with fewer matrices than this the chip would be mostly idle, and
 # cuSOLVER is faster.
@@ -24,7 +25,6 @@ _BANDS = f"own band kernels (float32 batches up to {band.LARGEST} rows)"
 _DETERMINANTS = (
     f"own determinants of bands (entropies of float32 batches up to {band.LARGEST} rows)"
 )
-_TRIDIAGONAL = "own tridiagonal kernel (float32 batches)"
 _CUSOLVER = "cusolverDnXsyevBatched"
 _TORCH = "torch.linalg.eigvalsh on cuda"
 
@@ -32,76 +32,67 @@ _used: dict[int, set[str]] = {}  # by CUDA device
 
 
 def solvers_used(index: int) -> str:
-    """The solvers that `eigvalsh` has used on a GPU since this was last asked. It compiles
-    nothing."""
+    """Return the solvers that were used on a GPU since the last call. This compiles nothing."""
     return ", ".join(sorted(_used.pop(index, ()))) or "none"
 
 
 def usable_solvers(index: int) -> str:
-    """The solvers that work on a GPU. All of them are tried, which takes seconds where a kernel has
-    not been compiled yet."""
-    names = []
-    if small.usable(index, 128) is None:
-        names.append(_REGISTERS)
-    if band.usable(index) is None:
-        names.append(_BANDS)
-    if tridiagonal.usable(index) is None:
-        names.append(_TRIDIAGONAL)
-    if _cusolver_problem(index) is None:
-        names.append(_CUSOLVER)
+    """Return the solvers that work on a GPU.
+
+    All of them are tried, which takes seconds where a kernel has not been compiled yet.
+    """
+    problems = {
+        _REGISTERS: small.usable(index, 128),
+        _BANDS: band.usable(index),
+        _CUSOLVER: _cusolver_problem(index),
+    }
+    names = [name for name, problem in problems.items() if problem is None]
     return ", ".join(names) or _TORCH
 
 
-def kernel_source(n: int, index: int) -> str | None:
-    """The source of the kernel that float32 matrices of n rows go to on a GPU; None if they are too
-    large for one."""
+def kernel_source(n: int) -> str | None:
+    """Return the source of the kernel for float32 matrices of n rows, None if there is none."""
     if n <= small.LARGEST:
         return small.variant(n).source
     if n <= band.LARGEST:
         return band.variant(n).source
-    return (
-        tridiagonal.variant(n, shared_memory(index)).source
-        if n <= tridiagonal.largest(index)
-        else None
-    )
+    return None
 
 
-def entropy_source(n: int, index: int) -> str | None:
-    """The source of the kernels that `exact_entropy` needs for float32 matrices of n rows on a GPU;
-    None if it needs none."""
-    return (
-        determinants.source(band.variant(n))
-        if band.SMALLEST <= n <= band.LARGEST
-        else kernel_source(n, index)
-    )
+def entropy_source(n: int) -> str | None:
+    """Return the source of the kernels of `exact_entropy` for n rows, None if there are none."""
+    if band.SMALLEST <= n <= band.LARGEST:
+        return determinants.source(band.variant(n))
+    return kernel_source(n)
 
 
 def exact_entropy(matrices: Tensor, overwrite: bool = False) -> Tensor | None:
-    """−Σ p log p, p = λ / Σλ, of positive semidefinite matrices (batch, n, n), float64; None where
-    eigenvalues are the way.
+    """Return −Σ p log p, p = λ / Σλ, of positive semidefinite matrices (batch, n, n), float64.
 
-    By determinants, to 2e-6 nats and the rounding of float32: in half the time of eigenvalues at
-    512 rows. `overwrite` allows the matrices to be destroyed. NaN where all eigenvalues are zero.
+    It comes from determinants, to 2e-6 nats and the rounding of float32, in half the time of
+    eigenvalues at 512 rows. `overwrite` allows the matrices to be destroyed. NaN where all
+    eigenvalues are zero. Returns None where eigenvalues are the way.
     """
-    n, index = matrices.shape[-1], matrices.device.index
-    if (
-        not matrices.is_cuda
-        or matrices.dtype != torch.float32
-        or len(matrices) < _FEWEST_FOR_KERNEL
-    ):
+    if not _goes_to_kernel(matrices):
         return None
+    n, index = matrices.shape[-1], matrices.device.index
     if determinants.usable(index, n) is not None:
         return None
     _used.setdefault(index, set()).add(_DETERMINANTS)
     return determinants.entropy(matrices, band.variant(n), overwrite)
 
 
+def _goes_to_kernel(matrices: Tensor) -> bool:
+    """Return True for batches that are large enough for a kernel, which takes float32 on a GPU."""
+    is_batch = len(matrices) >= _FEWEST_FOR_KERNEL
+    return is_batch and matrices.is_cuda and matrices.dtype == torch.float32
+
+
 def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
-    """Eigenvalues, ascending, of symmetric matrices (..., n, n), float32 or float64; those of a CPU
-    are left to torch.
+    """Return eigenvalues, ascending, of symmetric matrices (..., n, n), float32 or float64.
 
     `overwrite` allows a solver to work in the matrices themselves instead of a copy. NaN in, NaN
-    out.
+    out. Matrices of a CPU are left to torch.
 
     >>> eigvalsh(torch.diag(torch.tensor([3.0, 1.0]))).tolist()
     [1.0, 3.0]
@@ -115,53 +106,40 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
 
 
 def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
-    index = flat.device.index
-    assert index is not None
+    index, n = flat.device.index, flat.shape[-1]
     used = _used.setdefault(index, set())
-    if flat.dtype == torch.float32 and small.usable(index, flat.shape[-1]) is None:
+    if flat.dtype == torch.float32 and small.usable(index, n) is None:
         used.add(_REGISTERS)
         return small.eigvalsh(flat)
-    many = flat.dtype == torch.float32 and len(flat) >= _FEWEST_FOR_KERNEL
-    n = flat.shape[-1]
-    if many and band.usable(index, n) is None:
+    if _goes_to_kernel(flat) and band.usable(index, n) is None:
         used.add(_BANDS)
         return band.eigvalsh(flat, overwrite)
-    if (
-        many
-        and flat.shape[-1] <= tridiagonal.largest(index)
-        and tridiagonal.usable(index, flat.shape[-1]) is None
-    ):
-        used.add(_TRIDIAGONAL)
-        return tridiagonal.eigvalsh(flat, overwrite)
     problem = _cusolver_problem(index)
     if problem is None:
         used.add(_CUSOLVER)
         return cusolver.eigvalsh(flat, overwrite)
-    _say_once(problem)
+    _warn_once(problem)
     used.add(_TORCH)
     return torch.linalg.eigvalsh(flat)
 
 
 @cache
 def _cusolver_problem(index: int) -> str | None:
-    """None if cuSOLVER's batched solver works on a device, else why not."""
+    """Return None if cuSOLVER's batched solver works on a device, else the reason."""
+    matrices = torch.diag(torch.tensor([3.0, 1.0])).unsqueeze(0)
     try:
-        solved = cusolver.eigvalsh(
-            torch.diag(torch.tensor([3.0, 1.0])).to(torch.device("cuda", index)).unsqueeze(0)
-        )
-        return (
-            None
-            if torch.allclose(solved.cpu(), torch.tensor([[1.0, 3.0]]))
-            else "it gives wrong eigenvalues here"
-        )
+        solved = cusolver.eigvalsh(matrices.to(torch.device("cuda", index))).cpu()
     except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
         return str(problem)
+    if torch.allclose(solved, torch.tensor([[1.0, 3.0]])):
+        return None
+    return "it gives wrong eigenvalues here"
 
 
 @cache
-def _say_once(problem: str) -> None:
+def _warn_once(problem: str) -> None:
     warnings.warn(
-        f"cuSOLVER's batched eigen-solver cannot be used ({problem}): torch.linalg.eigvalsh takes its place, which is "
-        "50 to 300 times slower for small matrices.",
+        f"cuSOLVER's batched eigen-solver cannot be used ({problem}): torch.linalg.eigvalsh takes "
+        "its place, which is 50 to 300 times slower for small matrices.",
         stacklevel=2,
     )

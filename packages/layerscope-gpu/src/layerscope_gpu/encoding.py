@@ -23,9 +23,13 @@ from layerscope.profiling.encode import MemoryStore, ProfileTask, residual_error
 from layerscope.profiling.encoder import ShardEncoder, index_on, make_reducer
 from layerscope.progress import Progress
 from layerscope.store import Shard, ShardStore
-from layerscope_gpu import ahead, factors
+from layerscope_gpu import factors
+from layerscope_gpu.cuda import architecture_of, compile_ahead
 from layerscope_gpu.eigenvalues import kernel_source
+from layerscope_gpu.passes import activations, norms, rotary
 from layerscope_gpu.token_measures import entropy_kernel
+from layerscope_gpu.tokens import gram
+from layerscope_gpu.tokens.normed import KERNELS, source_for
 from layerscope_gpu.transfers import Sent
 
 MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
@@ -33,17 +37,33 @@ MOST_PENDING = 8  # shards whose items are run before their views, while those a
 
 def compile_for_profile(task: ProfileTask) -> None:
     """Start compiling the kernels that a profile needs on this GPU, where a machine has none of
-    them yet."""
-    device, width = task.model.device, task.model.width
-    tokens, prompts = task.config.max_length or task.model.max_length or 512, len(task.items)
-    sizes = {min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ())}
-    with suppress(OSError, RuntimeError):  # then the kernels are not used at all
-        solvers = [entropy_kernel(min(tokens, width), task.config.options, device)]
-        solvers += [kernel_source(n, device.index or 0) for n in sizes]
-        ahead.compile_kernels(
-            [*ahead.reading_kernels(width, task.model.dtype), factors.SOURCE, *solvers],
-            device,
-        )
+    them yet.
+
+    One after the other they would take seconds. Where they cannot be compiled, they are not used.
+    """
+    model, options = task.model, task.config.options
+    tokens = task.config.max_length or model.max_length or 512
+    prompts = len(task.items)
+    sources = [
+        *reading_kernels(model.width, model.dtype),
+        factors.SOURCE,
+        entropy_kernel(min(tokens, model.width), options),
+    ]
+    if prompts > 1:
+        rows = {min(n, model.width) for n in (prompts, prompts - prompts // FOLDS)}
+        sources += [kernel_source(n) for n in rows]
+    with suppress(OSError, RuntimeError):
+        architecture = architecture_of(model.device.index or 0)
+        compile_ahead([source for source in sources if source is not None], architecture)
+
+
+def reading_kernels(width: int, dtype: torch.dtype) -> list[str]:
+    """Return the sources of the kernels that run a model of this width and type and reduce its
+    states."""
+    if dtype.itemsize != 2:  # passes in single precision are left as they are
+        return [gram.SOURCE]
+    of_passes = [activations.SOURCE, rotary.source(dtype), norms.source(width, dtype)]
+    return [*of_passes, *(source_for(name, width, dtype) for name in KERNELS), gram.SOURCE]
 
 
 def encode_shards(

@@ -3,12 +3,10 @@ kernel for small ones."""
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
-from layerscope_gpu.cuda import UnusableError, launch
+from layerscope_gpu.cuda import launch, tried_once
 
 _THREADS = 256
 _LEAF = 64
@@ -99,42 +97,33 @@ def log_determinant(factors: Tensor) -> Tensor:
 
 
 def leaf_by_kernel(a: Tensor) -> bool:
-    """L⁻¹ in the place of symmetric positive definite matrices A = L Lᵀ (B, n, n), n ≤ 64, of which
-    the lower halves are read.
+    """Put L⁻¹ in the place of symmetric positive definite matrices A = L Lᵀ (B, n, n), n ≤ 64.
 
-    False, and nothing done, where the kernel cannot take them. NaN where a matrix is not positive
-    definite.
+    Only the lower halves are read. NaN where a matrix is not positive definite. Returns False, and
+    does nothing, where the kernel cannot take them.
     """
-    fits = (
-        a.is_cuda
-        and a.dtype == torch.float64
-        and a.stride(-1) == 1
-        and a.shape[-1] <= 64
-        and usable(a.device.index)
-    )
-    if fits:
+    fits = a.is_cuda and a.dtype == torch.float64 and a.stride(-1) == 1 and a.shape[-1] <= _LEAF
+    if fits and usable(a.device.index):
         _leaf_kernel(a)
-    return fits
+        return True
+    return False
 
 
 def _leaf_kernel(a: Tensor) -> None:
-    launch(
-        SOURCE, "inverse_factor", len(a), _THREADS, 0, [a, a.shape[-1], a.stride(1), a.stride(0)]
-    )
+    arguments: list[Tensor | int] = [a, a.shape[-1], a.stride(1), a.stride(0)]
+    launch(SOURCE, "inverse_factor", len(a), _THREADS, 0, arguments)
 
 
-@cache
+@tried_once
 def usable(index: int) -> bool:
-    """Whether the kernel works on a device: compiled and tried once."""
-    try:
-        base = torch.linspace(
-            -1, 1, 3 * 37 * 37, dtype=torch.float64, device=torch.device("cuda", index)
-        ).view(3, 37, 37)
-        matrices = base @ base.mT + torch.eye(37, dtype=torch.float64, device=base.device)
-        found = matrices.clone()
-        _leaf_kernel(found)
-        return torch.allclose(found @ matrices @ found.mT, torch.eye(37).to(base)) and bool(
-            (found.triu(1) == 0).all()
-        )
-    except (UnusableError, OSError, AttributeError, RuntimeError):
-        return False
+    """Try the kernel on three matrices."""
+    base = torch.linspace(
+        -1, 1, 3 * 37 * 37, dtype=torch.float64, device=torch.device("cuda", index)
+    )
+    base = base.view(3, 37, 37)
+    eye = torch.eye(37, dtype=torch.float64, device=base.device)
+    matrices = base @ base.mT + eye
+    factors = matrices.clone()
+    _leaf_kernel(factors)
+    product = factors @ matrices @ factors.mT
+    return torch.allclose(product, eye) and not factors.triu(1).any()

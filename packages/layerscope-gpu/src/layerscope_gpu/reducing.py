@@ -15,8 +15,7 @@ from layerscope.metrics import Options
 from layerscope.metrics.tokens.measures import PreparedTokens
 from layerscope.metrics.tokens.norms import largest_token, sink_ratio, token_norms, token_sum
 from layerscope_gpu import tokens
-from layerscope_gpu.preparing import prepare_site
-from layerscope_gpu.token_measures import prepare_tokens, solve_tokens
+from layerscope_gpu.token_measures import Request, prepare_site, prepare_tokens, solve_tokens
 from layerscope_gpu.tokens.normed import Held
 
 _SHARE_OF_MEMORY = 0.06  # of a GPU's, for Gram matrices that wait for their eigenvalues
@@ -49,7 +48,7 @@ class DeviceReducer(Reducer):
         self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
     ) -> bool:
         if not self._token_level:
-            mean = None if norm is None else tokens.normed_means(raw, mask, norm, self._norms)
+            mean = tokens.normed_means(raw, mask, norm, self._norms)
             if mean is None:
                 return False
             self._dtype = raw.dtype
@@ -68,16 +67,7 @@ class DeviceReducer(Reducer):
         what is asked for."""
         if compute_dtype(self.options) != torch.float32:
             return False
-        made = prepare_site(
-            raw,
-            mask,
-            norm,
-            self._norms,
-            self.options,
-            entropy=self.entropy,
-            curvature=self.curvature,
-            space=self._space,
-        )
+        made = prepare_site(raw, mask, norm, self._norms, self._request())
         if made is None:
             return False
         centered, prepared = made
@@ -91,9 +81,6 @@ class DeviceReducer(Reducer):
         Float64 copies of all states would cost more than the sum: half-precision states, 16 of
         which float32 adds up with hardly a digit lost, are added in groups first.
         """
-        summed = tokens.token_sums(states, mask)
-        if summed is not None:
-            return summed
         if states.dtype not in (torch.bfloat16, torch.float16):
             return token_sum(states, mask)
         if mask is not None:
@@ -109,14 +96,14 @@ class DeviceReducer(Reducer):
             state,
             mask,
             position,
-            self.options,
-            entropy=self.entropy,
-            curvature=self.curvature,
+            self._request(),
             dtype=compute_dtype(self.options),
             total=total,
-            space=self._space,
         )
         self._wait(Waiting(index, norms, position, prepared))
+
+    def _request(self) -> Request:
+        return Request(self.options, self.entropy, self.curvature, self._space)
 
     def _wait(self, site: Waiting) -> None:
         """Queue a site's matrices; solve the queue when there is no room for more."""

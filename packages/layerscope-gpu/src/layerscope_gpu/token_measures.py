@@ -1,126 +1,228 @@
-"""Token measures of many sites: Gram matrices by kernels where those can compute what is asked, and
-the entropies of several sites together."""
+"""Token measures: Gram matrices by kernels where those can compute what is asked, and the entropies
+of several sites together.
+
+Gram matrices and rows are prepared with the sink token kept and dropped, in one pass over them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerscope.metrics import Options
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.tokens import measures
 from layerscope.metrics.tokens.measures import PreparedTokens, center_tokens, measures_of_gram
 from layerscope.spectra import full_precision
-from layerscope_gpu import chebyshev
+from layerscope_gpu import precision, tokens
 from layerscope_gpu.eigenvalues import entropy_source, exact_entropy, kernel_source
-from layerscope_gpu.entropy import approximate_entropy
-from layerscope_gpu.preparing import Space, centered_gram, prepare_gram
 from layerscope_gpu.tokens.facts import TokenFacts
+from layerscope_gpu.tokens.gram import GramMeasures
+from layerscope_gpu.tokens.normed import CenteredStates, Held
+from layerscope_gpu.tokens.rows import RowMeasures
 
-# The approximate entropy is for long prompts: shorter ones are solved as fast.
-_FEWEST_APPROXIMATED = 256
+_HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The measures that are asked for, and the memory for their matrices.
+
+    `space(like)` gives memory for one more batch of matrices like the given one.
+    """
+
+    options: Options
+    entropy: bool = True
+    curvature: bool = True
+    space: Callable[[Tensor], Tensor] = torch.empty_like
+
+    @property
+    def has_kernel(self) -> bool:
+        """True if the kernels prepare rows as the options say."""
+        return self.options.rows.startswith("centered") and not self.options.clamp_gram
+
+    @property
+    def is_unit(self) -> bool:
+        """True if rows are scaled to length 1."""
+        return self.options.rows == "centered-unit"
+
+
+def can_prepare_gram(device: torch.device, count: int, request: Request) -> bool:
+    """Return True if `prepare_gram` takes prompts of so many tokens."""
+    return request.has_kernel and tokens.measures_grams(device, count)
+
+
+def can_prepare_rows(device: torch.device, request: Request) -> bool:
+    """Return True if `prepare_rows` does what is asked."""
+    return request.has_kernel and tokens.measures_rows(device)
+
+
+def prepare_site(
+    raw: Tensor, mask: Tensor | None, norm: nn.Module | None, held: Held, request: Request
+) -> tuple[CenteredStates, PreparedTokens] | None:
+    """Center a site's states (B, T, D) under a norm and prepare their measures, in three kernels
+    and one or two products; None where those cannot compute what is asked for."""
+    _, count, width = raw.shape
+    is_long = count > width  # the D×D side is smaller
+    if is_long:
+        is_usable = can_prepare_rows(raw.device, request)
+    else:
+        is_usable = can_prepare_gram(raw.device, count, request)
+    states = tokens.centered_states(raw, mask, norm, held) if is_usable else None
+    if states is None:
+        return None
+    facts = TokenFacts(states.norms, mask, states.largest, raw.dtype)
+    if is_long:
+        return states, prepare_rows(states.centered, facts, request)
+    return states, prepare_gram(centered_gram(states.centered, raw.dtype), facts, request)
 
 
 def prepare_tokens(
     states: Tensor,
     mask: Tensor | None,
     sink: Tensor,
-    options: Options,
+    request: Request,
     *,
-    entropy: bool = True,
-    curvature: bool = True,
     dtype: torch.dtype = torch.float32,
     total: Tensor | None = None,
-    space: Space | None = None,
 ) -> PreparedTokens:
-    """Return what layerscope's `prepare_tokens` gives, in one kernel where that can be used.
-    `space` gives the memory for matrices."""
-    what = {"entropy": entropy, "curvature": curvature}
+    """Return what layerscope's `prepare_tokens` gives, in one kernel where that can be used."""
     count, width = states.shape[1:]
+    options = request.options
+    asked = {"entropy": request.entropy, "curvature": request.curvature}
     with full_precision():
         if count > width or options.rows in ("raw", "unit") or dtype != torch.float32:
             return measures.prepare_tokens(
-                states, mask, sink, options, **what, dtype=dtype, total=total
+                states, mask, sink, options, **asked, dtype=dtype, total=total
             )
         centered, norms = center_tokens(states, mask, sink, total, dtype)
         gram = centered_gram(centered, states.dtype)
-        facts = TokenFacts(norms, mask, sink, states.dtype)
-        made = prepare_gram(gram, facts, options, **what, space=space)
-        if made is not None:
-            return made
+        if can_prepare_gram(gram.device, count, request):
+            return prepare_gram(gram, TokenFacts(norms, mask, sink, states.dtype), request)
         masks = measures.token_masks(states, mask, sink)
-        return measures_of_gram(gram, norms, states.dtype, mask, masks, options, **what)
+        return measures_of_gram(gram, norms, states.dtype, mask, masks, options, **asked)
+
+
+def centered_gram(centered: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+    """Return X Xᵀ of centered states (B, T, D) that were stored as `dtype`, in the memory of `out`
+    if given.
+
+    Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves a mean
+    entropy by 1e-5, a single prompt's by 1e-4 where few directions hold most of it.
+    """
+    with full_precision(dtype not in _HALF):
+        return torch.bmm(centered, centered.mT, out=out)
+
+
+def prepare_gram(gram: Tensor, facts: TokenFacts, request: Request) -> PreparedTokens:
+    """Return the measures of Gram matrices of states centered without the sink, from one kernel."""
+    out = (request.space(gram), request.space(gram)) if request.entropy else None
+    measured = tokens.measure_gram(
+        gram, facts, request.is_unit, request.options.curvature_absolute, out
+    )
+    return _prepared(measured.matrices, measured, request)
+
+
+def prepare_rows(centered: Tensor, facts: TokenFacts, request: Request) -> PreparedTokens:
+    """Return the measures of states (B, T, D), float32, centered without the sink.
+
+    The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as
+    `centered_gram` says.
+    """
+    made = row_dtype(centered, facts.dtype, request) if request.entropy else None
+    measured = tokens.measure_rows(
+        centered, facts, request.is_unit, request.options.curvature_absolute, made
+    )
+    texts, _, width = centered.shape
+    # what `space` is asked for, without its memory
+    like = centered.new_empty(1).expand(texts, width, width)
+    matrices = {}
+    for name in tuple(measured.rows):
+        out = request.space(like)
+        rows = measured.rows.pop(name)
+        if rows.dtype == torch.float16:
+            matrices[name] = precision.wide_product(rows, out)
+        else:
+            matrices[name] = centered_gram(rows.mT, facts.dtype, out)
+    return _prepared(matrices, measured, request)
+
+
+def _prepared(
+    matrices: dict[str, Tensor], measured: GramMeasures | RowMeasures, request: Request
+) -> PreparedTokens:
+    if not request.curvature:
+        return PreparedTokens(matrices, {}, torch.zeros_like(measured.flat))
+    keep, drop = measured.curvature
+    return PreparedTokens(matrices, {"keep": keep, "drop": drop}, measured.flat)
+
+
+def row_dtype(centered: Tensor, dtype: torch.dtype, request: Request) -> torch.dtype:
+    """Return the type in which rows are multiplied.
+
+    float16 has as many digits as TF32 and is twice as fast; rows of length 1 fit its range.
+    """
+    fits = dtype in _HALF and request.is_unit and centered.is_cuda
+    is_narrow = fits and precision.wide_products(centered.device.index or 0)
+    return torch.float16 if is_narrow else torch.float32
 
 
 def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[dict[str, Tensor]]:
     """Return the entropies by sink of several sites' tokens, all of whose matrices go to the solver
     together."""
-    every = [matrices for site in prepared for matrices in site.matrices.values()]
-    if not every:
+    batches = [matrices for site in prepared for matrices in site.matrices.values()]
+    if not batches:
         return [{} for _ in prepared]
-    values = iter(token_entropy(joined(every), options).split([len(m) for m in every]))
+    entropies = token_entropy(joined(batches), options).split([len(batch) for batch in batches])
+    values = iter(entropies)
     return [{name: next(values) for name in site.matrices} for site in prepared]
 
 
 def token_entropy(matrices: Tensor, options: Options) -> Tensor:
-    """Return S_α of prompts' Gram matrices (B, n, n), which may be overwritten; exact, or
-    approximate where the options say so."""
-    if _is_approximated(matrices.shape[-1], options):
-        return approximate_entropy(matrices)
-    found = exact_entropy(matrices, overwrite=True) if _needs_no_spectrum(options) else None
-    return gram_entropy(matrices, options.alpha, overwrite=True) if found is None else found
+    """Return S_α of prompts' Gram matrices (B, n, n), which may be overwritten."""
+    entropy = exact_entropy(matrices, overwrite=True) if _needs_no_spectrum(options) else None
+    return gram_entropy(matrices, options.alpha, overwrite=True) if entropy is None else entropy
 
 
 def _needs_no_spectrum(options: Options) -> bool:
-    """Return True where determinants give the entropy: at α = 1, where no eigenvalue is
-    negative."""
+    """Return True where determinants give the entropy: at α = 1, if no eigenvalue is negative."""
     return options.alpha == 1 and not options.clamp_gram
 
 
-def _is_approximated(n: int, options: Options) -> bool:
-    return options.entropy == "approximate" and options.alpha == 1 and n >= _FEWEST_APPROXIMATED
-
-
-def entropy_kernel(n: int, options: Options, device: torch.device) -> str | None:
-    """Return the source of the kernel that `token_entropy` uses for float32 matrices of n rows on a
-    device, if it uses one."""
-    if _is_approximated(n, options):
-        return chebyshev.SOURCE
+def entropy_kernel(n: int, options: Options) -> str | None:
+    """Return the source of the kernel that `token_entropy` uses for float32 matrices of n rows, if
+    it uses one."""
     if options.alpha == 2:
         return None
-    source: Callable[[int, int], str | None] = (
-        entropy_source if _needs_no_spectrum(options) else kernel_source
-    )
-    return source(n, device.index or 0)
+    return entropy_source(n) if _needs_no_spectrum(options) else kernel_source(n)
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Return `torch.cat` along the first dimension; parts that lie in memory one after the other
+def joined(batches: Sequence[Tensor]) -> Tensor:
+    """Return `torch.cat` along the first dimension; batches that lie in memory one after the other
     are joined as they are.
 
     Others go through plain copies (cat's kernel is far below memory speed).
     """
-    if len(parts) == 1:
-        return parts[0]
-    sizes = [len(part) for part in parts]
-    if all(_follows(part, after) for part, after in pairwise(parts)):
-        return parts[0].as_strided((sum(sizes), *parts[0].shape[1:]), parts[0].stride())
-    out = parts[0].new_empty(sum(sizes), *parts[0].shape[1:])
-    for target, part in zip(out.split(sizes), parts, strict=True):
-        target.copy_(part)
+    first = batches[0]
+    sizes = [len(batch) for batch in batches]
+    if all(_follows(batch, after) for batch, after in pairwise(batches)):
+        return first.as_strided((sum(sizes), *first.shape[1:]), first.stride())
+    out = first.new_empty(sum(sizes), *first.shape[1:])
+    for target, batch in zip(out.split(sizes), batches, strict=True):
+        target.copy_(batch)
     return out
 
 
-def _follows(part: Tensor, after: Tensor) -> bool:
+def _follows(batch: Tensor, after: Tensor) -> bool:
     """Return True if one tensor begins where the other ends, in the same memory."""
     return (
-        part.is_contiguous()
+        batch.is_contiguous()
         and after.is_contiguous()
-        and part.dtype == after.dtype
-        and part.shape[1:] == after.shape[1:]
-        and part.untyped_storage().data_ptr() == after.untyped_storage().data_ptr()
-        and part.storage_offset() + part.numel() == after.storage_offset()
+        and batch.dtype == after.dtype
+        and batch.shape[1:] == after.shape[1:]
+        and batch.untyped_storage().data_ptr() == after.untyped_storage().data_ptr()
+        and batch.storage_offset() + batch.numel() == after.storage_offset()
     )

@@ -52,7 +52,7 @@ def whitened(
         left = n - some.shape[1]
         shift = -off[:, some].sum(2) / left
         if by_groups:
-            rest = (off / math.sqrt(left))[:, _others(some, n)].sub_(
+            rest = (off / math.sqrt(left))[:, others(some, n)].sub_(
                 shift.unsqueeze(2) / math.sqrt(left)
             )
         else:
@@ -81,9 +81,11 @@ def _squared(rows: Tensor) -> Tensor:
     return rows.mT @ rows
 
 
-def _others(members: Tensor, n: int) -> Tensor:
-    """Which of n are not in each set (sets, size), whose numbers ascend: (sets, n − size). The host
-    does not wait for it."""
+def others(members: Tensor, n: int) -> Tensor:
+    """Return those of n that are not in each set (sets, size), ascending: (sets, n − size).
+
+    The host does not wait for it.
+    """
     sets, size = members.shape
     at = torch.arange(n - size, device=members.device).expand(sets, -1)
     return at + torch.searchsorted(

@@ -30,6 +30,7 @@ from layerscope_gpu.eigenvalues import eigvalsh
 from layerscope_gpu.metrics import rounding
 from layerscope_gpu.metrics.sums import sums_without
 from layerscope_gpu.transfers import Sent
+from layerscope_gpu.whitening import others
 
 _GRAM_BYTES = 2**30  # of matrices that go to the solver together
 
@@ -215,16 +216,6 @@ def fold_matrices(site: SiteVectors, rows: RowPreparation, clamp: bool) -> list[
         whole, *without = fold_scatters(site.rows, rows)
         made = [whole.unsqueeze(0), torch.stack(without)]
     return [matrices.clamp(min=0) for matrices in made] if clamp else made
-
-
-def others(members: Tensor, n: int) -> Tensor:
-    """Return which of n are not in each set (sets, size), whose numbers ascend: (sets, n − size).
-    The host does not wait for it."""
-    sets, size = members.shape
-    at = torch.arange(n - size, device=members.device).expand(sets, -1)
-    return at + torch.searchsorted(
-        members - torch.arange(size, device=members.device), at.contiguous(), right=True
-    )
 
 
 def _solve_whole(site: SiteVectors, rows: RowPreparation, clamp: bool) -> Tensor:

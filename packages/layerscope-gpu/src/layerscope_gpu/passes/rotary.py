@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from layerscope_gpu.cuda import HALVES, UnusableError, launch
+from layerscope_gpu.cuda import HALVES, launch, tried_once
 
 Rotation = Callable[..., Any]
 
@@ -325,19 +325,16 @@ def rotate_in_place(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Ten
     return q, k
 
 
-@cache
-def _is_same(own: Rotation, dtype: torch.dtype, device: torch.device, some: bool) -> bool:
-    """Whether a function gives what the kernel gives, bit by bit, tried once; `some`: not all
-    numbers of a head are turned."""
+@tried_once
+def _is_same(own: Rotation, dtype: torch.dtype, device: torch.device, partial: bool) -> bool:
+    """Try whether a function gives what the kernels give, bit by bit; `partial`: not all numbers of
+    a head are turned."""
     generator = torch.Generator().manual_seed(0)
-    sizes = [(2, 3, 5, 64), (2, 1, 5, 64), (2, 5, 32 if some else 64), (2, 5, 32 if some else 64)]
-    given = [(3 * torch.randn(size, generator=generator)).to(device, dtype) for size in sizes]
-    try:
-        theirs, ours = own(*given), rotate(*given)
-        moved = rotate_in_place(*given)
-        return len(theirs) == 2 and all(
-            torch.equal(a, b) and torch.equal(a, c)
-            for a, b, c in zip(theirs, ours, moved, strict=True)
-        )
-    except (UnusableError, OSError, AttributeError, RuntimeError, TypeError, ValueError):
-        return False
+    turned = 32 if partial else 64
+    sizes = [(2, 3, 5, 64), (2, 1, 5, 64), (2, 5, turned), (2, 5, turned)]
+    tensors = [(3 * torch.randn(size, generator=generator)).to(device, dtype) for size in sizes]
+    expected = own(*tensors)
+    results = rotate(*tensors), rotate_in_place(*tensors)
+    return len(expected) == 2 and all(
+        torch.equal(a, b) for result in results for a, b in zip(expected, result, strict=True)
+    )

@@ -1,10 +1,9 @@
 """Eigenvalues of many float32 matrices on a GPU in two stages: to a band, from there to tridiagonal
 form; then bisection.
 
-`tridiagonal.py` reads the trailing matrix once per column and waits for memory: 100 MB per matrix
-of 512 rows. Here a panel of 16 columns costs one read and one write of it, 22 MB in all. Both are
-orthogonal similarities in float32, of the same accuracy. Used where NVRTC can compile it and a
-first solve is right; `tridiagonal.py` takes over otherwise.
+A reduction column by column reads the trailing matrix once per column and waits for memory: 100 MB
+per matrix of 512 rows. Here a panel of 16 columns costs one read and one write of it, 22 MB in all.
+Used where NVRTC can compile it and a first solve is right; cuSOLVER takes over otherwise.
 
 First stage (`to_band`), one thread block per matrix. The QR of a panel is in registers, a thread
 having whole rows; one reduction per column gives its norm and its products with all others, so a
@@ -28,11 +27,12 @@ from torch import Tensor
 
 from layerscope_gpu.cuda import launch, shared_memory
 from layerscope_gpu.solvers.band_passes import SMALL_PARTS, STRIP
-from layerscope_gpu.solvers.pieces import BISECTION, problem_with
-from layerscope_gpu.solvers.tridiagonal import (
+from layerscope_gpu.solvers.pieces import (
+    BISECTION,
     DOT4,
     EIGENVALUES,
     bisect,
+    find_problem,
     largest_entries,
     padded,
     parts,
@@ -106,7 +106,7 @@ def usable(index: int, n: int = 512) -> str | None:
 @cache
 def _tried(index: int, how: BandVariant) -> str | None:
     """Compile the kernels and try them on matrices with a known answer, once."""
-    return problem_with(
+    return find_problem(
         lambda matrices: eigvalsh(matrices, how=how), min(how.largest - 3, 250), index
     )
 

@@ -1,67 +1,140 @@
-"""What the solvers share: a trial on a known answer, and CUDA source for bisection of a tridiagonal
-matrix and for products."""
+"""Parts that the solvers share: a trial on a known answer, copies of batches, and the bisection of
+tridiagonal matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope_gpu.cuda import UnusableError
+from layerscope_gpu.cuda import UnusableError, launch, multiprocessors
 
-_LARGEST_CHECKED = 2e-5
+LARGEST_TRIAL_ERROR = 2e-5
+SMALLEST_ENTRY = 1e-36  # of a largest one, whose inverse float32 can hold
+_COPY_BYTES = 2**30
+
+# An interval that holds all eigenvalues is halved to 2^-28 of its length. The reduction's rounding
+# is far more than that; but many equal eigenvalues (zeros of a matrix of low rank) are all off by
+# the same, and an entropy adds that up.
+BITS = 28
 
 
-def problem_with(solve: Callable[[Tensor], Tensor], n: int, index: int) -> str | None:
-    """None if a solver compiles on a device and finds the known eigenvalues of matrices of n rows,
-    else why not."""
+def find_problem(solve: Callable[[Tensor], Tensor], n: int, index: int) -> str | None:
+    """Return None if a solver finds the known eigenvalues of matrices of n rows, else the reason."""
+    matrices, known = known_case(n)
+    return compare_with(solve, matrices, known, index)
+
+
+def compare_with(
+    solve: Callable[[Tensor], Tensor], matrices: Tensor, known: Tensor, index: int
+) -> str | None:
+    """Return None if a solver gives a known answer on a device, else the reason."""
     device = torch.device("cuda", index)
     try:
-        matrices, known = known_case(n)
         # on a stream of its own: the host would wait for all that the GPU has been given, and the
         # GPU then for the host
         with torch.cuda.stream(side_stream(device)):
-            error = float((solve(matrices.float().to(device)).cpu() - known).abs().max())
-        return None if error < _LARGEST_CHECKED else f"it missed known eigenvalues by {error:.1e}"
+            result = solve(matrices.float().to(device)).cpu()
     except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
         return str(problem)
+    error = float((result - known).abs().max())
+    return None if error < LARGEST_TRIAL_ERROR else f"it missed a known answer by {error:.1e}"
 
 
 @cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """A stream beside the usual one. One for good: every stream keeps memory of its own."""
+    """Return a stream beside the usual one. One for good: every stream keeps memory of its own."""
     return torch.cuda.Stream(device)
 
 
 def known_case(n: int) -> tuple[Tensor, Tensor]:
-    """Three symmetric matrices of n rows (3, n, n), float64, and the eigenvalues that each of them
-    has, ascending.
+    """Return three symmetric matrices (3, n, n), float64, and the eigenvalues that each of them has.
 
     Their eigenvectors are sine waves. Element by element and without a library: in a first run
     every core is busy compiling, and a QR decomposition by several threads took half a second.
     """
-    known, place, rng = np.linspace(-1, 3, n), np.arange(1, n + 1), np.random.default_rng(0)
+    eigenvalues = np.linspace(-1, 3, n)
+    place = np.arange(1, n + 1)
+    rng = np.random.default_rng(0)
     waves = np.cos(np.pi / (n + 1) * np.outer(np.arange(2 * n + 1), place))
-    apart, together = abs(place[:, None] - place), place[:, None] + place
-    sums = [(waves * rng.permutation(known)).sum(1) / (n + 1) for _ in range(3)]
-    return torch.from_numpy(
-        np.stack([one[apart] - one[together] for one in sums])
-    ), torch.from_numpy(known)
+    difference = abs(place[:, None] - place)
+    total = place[:, None] + place
+    matrices = []
+    for _ in range(3):
+        sums = (waves * rng.permutation(eigenvalues)).sum(1) / (n + 1)
+        matrices.append(sums[difference] - sums[total])
+    return torch.from_numpy(np.stack(matrices)), torch.from_numpy(eigenvalues)
 
 
-# Of the interval that holds all eigenvalues. The reduction's rounding is far more than what is
-# left; but many equal eigenvalues (zeros of a matrix of low rank) are all off by the same, and an
-# entropy adds that up.
-BITS = 28
+def parts(matrices: Tensor, min_blocks: int, overwrite: bool) -> Iterator[slice]:
+    """Yield parts of a batch whose copies take at most a gigabyte; all of it if nothing is copied."""
+    if overwrite and _is_aligned(matrices):
+        yield slice(None)
+        return
+    step = max(1, _COPY_BYTES // (4 * matrices.shape[-1] ** 2))
+    if matrices.is_cuda:  # a block for every multiprocessor, as often as that goes
+        at_once = multiprocessors(matrices.device) * min_blocks
+        step = max(1, step // at_once) * at_once
+    for start in range(0, len(matrices), step):
+        yield slice(start, start + step)
+
+
+def largest_entries(matrices: Tensor) -> Tensor:
+    """Return the size of the largest entry of each matrix, or a bit more.
+
+    It is 1 where all entries are zero, and NaN where one is infinite or NaN.
+    """
+    lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
+    size = torch.maximum(lowest.abs(), highest.abs())
+    finite = torch.where(size.isinf(), torch.nan, size.clamp(min=SMALLEST_ENTRY))
+    return torch.where(size == 0, 1.0, finite)
+
+
+def padded(matrices: Tensor, overwrite: bool) -> Tensor:
+    """Return a copy, its rows padded with zeros to a multiple of four.
+
+    The matrices themselves are returned where they may be overwritten and need no padding.
+    """
+    if _is_aligned(matrices):
+        return matrices if overwrite else matrices.clone()
+    count, n = matrices.shape[:2]
+    copy = matrices.new_zeros(count, n, -(-n // 4) * 4)
+    copy[..., :n] = matrices
+    return copy
+
+
+def _is_aligned(matrices: Tensor) -> bool:
+    """Return True if a kernel can read the matrices where they are."""
+    return (
+        matrices.shape[-1] % 4 == 0 and matrices.is_contiguous() and matrices.data_ptr() % 16 == 0
+    )
 
 
 def halvings(points: int) -> int:
-    """How often an interval is halved after a first look at so many points."""
+    """Return the number of halvings of an interval after a first look at so many points."""
     return BITS - points.bit_length() + 1
 
+
+def bisect(source: str, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:
+    """Write the eigenvalues, ascending, times `scale`, of tridiagonal matrices (batch, n).
+
+    The last entry of `beside` is not used.
+    """
+    count, n = out.shape
+    threads = min(1024, -(-n // 32) * 32)
+    shared_bytes = 8 * (-(-n // 16) * 16) + 256 + 4 * threads
+    arguments: list[Tensor | int] = [diagonal, beside, scale, out, n, halvings(threads)]
+    launch(source, "bisect", count, threads, shared_bytes, arguments)
+
+
+DOT4 = r"""
+__device__ __forceinline__ float dot4(float4 a, float4 b, float s) {
+  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, s))));
+}
+"""
 
 BISECTION = r"""
 // How many eigenvalues lie below each x: changes of sign in the characteristic polynomials of the leading parts. Entries are
@@ -164,81 +237,14 @@ __device__ __forceinline__ void all_eigenvalues(const float* diagonal, const flo
 }
 """
 
-
-UPPER = r"""
-#if HALF
-// groups of rows for a warp, back and forth, because rows of a triangle get shorter
-__device__ __forceinline__ int snake(int turn, int warp, int warps) {
-  return turn * warps + (turn & 1 ? warps - 1 - warp : warp);
+EIGENVALUES = r"""
+extern "C" __global__ void __launch_bounds__(1024)
+bisect(const float* diagonal, const float* beside, const float* scale, float* out, int n, int steps) {
+  extern __shared__ __align__(16) float shared[];
+  float2* both = (float2*)shared;                             // n, rounded up to 16
+  float* part = (float*)(both + (n + 15) / 16 * 16);          // 64
+  int* counts = (int*)(part + 64);                            // one for every thread
+  const size_t at = (size_t)blockIdx.x * n;
+  all_eigenvalues<1>(diagonal + at, beside + at, n, scale[blockIdx.x], steps, out + at, blockDim.x, both, counts, part);
 }
-
-// A warp's share of A v from row `top` on, a multiple of 8: eight rows at a time, their products with v and v with their columns
-__device__ __forceinline__ void add_upper(const float* M, const float* v, float* own, int top, int n, int ld, int warp, int warps,
-                                          int lane) {
-  for (int k = top + lane * 4; k < ld; k += 128) *(float4*)(own + k) = make_float4(0.f, 0.f, 0.f, 0.f);
-  __syncwarp();
-  for (int turn = 0; turn * warps * 8 < n - top; ++turn) {
-    const int i = top + 8 * snake(turn, warp, warps);
-    if (i >= n) continue;
-    float at[8], s[8];
-#pragma unroll
-    for (int r = 0; r < 8; ++r) at[r] = i + r < n ? v[i + r] : 0.f, s[r] = 0.f;
-    for (int start = i; start < ld; start += 128) {
-      const int k = start + lane * 4;
-      if (k >= ld) continue;
-      float4 a[8];
-#pragma unroll
-      for (int r = 0; r < 8; ++r) a[r] = *(const float4*)(M + (size_t)min(i + r, n - 1) * ld + k);
-      const float4 x = *(const float4*)(v + k);
-      if (k < i + 8) {  // around the diagonal: what is below it counts as the entry above it does
-#pragma unroll
-        for (int r = 0; r < 8; ++r) {
-          const int on = i + r - k;
-          a[r].x = on > 0 ? 0.f : a[r].x;
-          a[r].y = on > 1 ? 0.f : a[r].y;
-          a[r].z = on > 2 ? 0.f : a[r].z;
-          a[r].w = on > 3 ? 0.f : a[r].w;
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < 8; ++r) s[r] = dot4(a[r], x, s[r]);
-      if (k < i + 8) {  // the diagonal itself counts once
-#pragma unroll
-        for (int r = 0; r < 8; ++r) {
-          const int on = i + r - k;
-          a[r].x = on == 0 ? 0.f : a[r].x;
-          a[r].y = on == 1 ? 0.f : a[r].y;
-          a[r].z = on == 2 ? 0.f : a[r].z;
-          a[r].w = on == 3 ? 0.f : a[r].w;
-        }
-      }
-      float4 sum = *(float4*)(own + k);
-#pragma unroll
-      for (int r = 0; r < 8; ++r) {
-        sum.x = fmaf(a[r].x, at[r], sum.x);
-        sum.y = fmaf(a[r].y, at[r], sum.y);
-        sum.z = fmaf(a[r].z, at[r], sum.z);
-        sum.w = fmaf(a[r].w, at[r], sum.w);
-      }
-      *(float4*)(own + k) = sum;
-    }
-    // a row each for four lanes
-#pragma unroll
-    for (int bit = 16, half = 4; bit > 2; bit >>= 1, half >>= 1) {
-      const bool upper = lane & bit;
-#pragma unroll
-      for (int q = 0; q < half; ++q) {
-        const float given = upper ? s[q] : s[q + half], kept = upper ? s[q + half] : s[q];
-        s[q] = kept + __shfl_xor_sync(0xffffffffu, given, bit);
-      }
-    }
-    s[0] += __shfl_xor_sync(0xffffffffu, s[0], 2);
-    s[0] += __shfl_xor_sync(0xffffffffu, s[0], 1);
-    const int row = i + (lane >> 2);
-    __syncwarp();
-    if ((lane & 3) == 0 && row < n) own[row] += s[0];
-    __syncwarp();
-  }
-}
-#endif
 """

@@ -3,7 +3,7 @@ each matrix in registers.
 
 It reads the matrices once and writes eigenvalues, nothing else: scaling, reduction to tridiagonal
 form and bisection happen in one thread block per matrix. Used where NVRTC can compile it and a
-first solve is right; `tridiagonal.py` takes over otherwise.
+first solve is right; cuSOLVER takes over otherwise.
 
 One thread block per matrix, its threads a grid of ROWS x 8. Entry (i, j) belongs to thread (i mod
 ROWS, j mod 8), so the work left is spread evenly at any time; the registers are indexed at compile
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from layerscope_gpu.cuda import launch
-from layerscope_gpu.solvers.pieces import BISECTION, halvings, problem_with
+from layerscope_gpu.solvers.pieces import BISECTION, find_problem, halvings
 
 
 class RegisterVariant(NamedTuple):
@@ -81,7 +81,7 @@ def usable(index: int, n: int) -> str | None:
 @cache
 def _tried(index: int, how: RegisterVariant) -> str | None:
     """Compile the kernel and try it on matrices with a known answer, once."""
-    return problem_with(lambda matrices: eigvalsh(matrices, how=how), how.largest - 3, index)
+    return find_problem(lambda matrices: eigvalsh(matrices, how=how), how.largest - 3, index)
 
 
 def eigvalsh(matrices: Tensor, how: RegisterVariant | None = None) -> Tensor:

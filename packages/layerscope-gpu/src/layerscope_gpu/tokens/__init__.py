@@ -1,10 +1,9 @@
-"""What token measures need of a model's states: sums over tokens, states under a norm, Gram
+"""What token measures need of a model's states: states under a norm, Gram
 matrices and rows prepared."""
 
 from layerscope_gpu.tokens.gram import measure_gram, measures_grams
 from layerscope_gpu.tokens.normed import centered_states, normed_means
 from layerscope_gpu.tokens.rows import measure_rows, measures_rows
-from layerscope_gpu.tokens.sums import token_sums
 
 __all__ = [
     "centered_states",
@@ -13,5 +12,4 @@ __all__ = [
     "measures_grams",
     "measures_rows",
     "normed_means",
-    "token_sums",
 ]

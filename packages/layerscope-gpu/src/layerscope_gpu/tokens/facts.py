@@ -1,4 +1,4 @@
-"""What the kernels are told of prompts besides their rows, and rows with a known answer."""
+"""Facts about prompts that the kernels need beside their rows, and rows with a known answer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+HALF_CODES = {torch.float16: 1, torch.bfloat16: 2}
+"""Types of half precision, as the kernels know them; others are 0."""
+
 
 class TokenFacts(NamedTuple):
-    """What goes with the centered rows of some prompts.
+    """Facts about the tokens of some prompts, whose rows are centered.
 
     `norms` of their states (B, T), float64; `mask`: which tokens are real (B, T), None where all
     are; `sink`: each prompt's largest token (B,); `dtype`: what the states were stored as.
@@ -22,8 +25,7 @@ class TokenFacts(NamedTuple):
 
 
 def far_token(device: torch.device) -> tuple[Tensor, TokenFacts]:
-    """Rows with a known answer, on which kernels are tried: a square's corners, then a token far
-    away.
+    """Return rows with a known answer: a square's corners, then a token far away.
 
     With it and without it they turn by right angles.
     """

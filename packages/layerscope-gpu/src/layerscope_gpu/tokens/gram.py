@@ -10,21 +10,19 @@ layer; the matrices are read twice instead of five times.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from layerscope_gpu.cuda import WARP_SUM, UnusableError, launch, shared_memory
-from layerscope_gpu.tokens.facts import TokenFacts, far_token
+from layerscope_gpu.cuda import WARP_SUM, launch, shared_memory, tried_once
+from layerscope_gpu.tokens.facts import HALF_CODES, TokenFacts, far_token
 
-_BYTES_PER_TOKEN, _OTHER_BYTES = 32, 2048  # of shared memory
-_THREADS, _MANY_THREADS, _LARGE = (
-    256,
-    1024,
-    192,
-)  # large matrices are few at a time: more threads for each
+_BYTES_PER_TOKEN = 32  # of shared memory
+_OTHER_BYTES = 2048
+_THREADS = 256
+_MANY_THREADS = 1024  # large matrices are few at a time: more threads for each
+_LARGE = 192
 
 SOURCE = (
     WARP_SUM
@@ -173,8 +171,7 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
 
 
 class GramMeasures(NamedTuple):
-    """Of each prompt: prepared matrices by sink (B, n, n), or none; curvatures (2, B); zero
-    differences (B,)."""
+    """Prepared matrices by sink (B, n, n), or none; curvatures (2, B); zero differences (B,)."""
 
     matrices: dict[str, Tensor]
     curvature: Tensor
@@ -182,7 +179,7 @@ class GramMeasures(NamedTuple):
 
 
 def measures_grams(device: torch.device, tokens: int) -> bool:
-    """Whether the kernel works on a GPU for prompts of so many tokens."""
+    """Return True if the kernel works on a GPU for prompts of so many tokens."""
     index = device.index or 0
     return _BYTES_PER_TOKEN * tokens + _OTHER_BYTES <= shared_memory(index) and usable(index)
 
@@ -190,59 +187,35 @@ def measures_grams(device: torch.device, tokens: int) -> bool:
 def measure_gram(
     gram: Tensor, facts: TokenFacts, unit: bool, absolute: bool, out: tuple[Tensor, Tensor] | None
 ) -> GramMeasures:
-    """Everything from Gram matrices (B, n, n) of centered states; the matrices go to `out`, or are
-    not made.
+    """Return all measures from Gram matrices (B, n, n) of centered states.
 
-    `unit`: rows are scaled to length 1. `absolute`: angles of |cos| instead of cos.
+    The matrices go to `out`, or are not made. `unit`: rows are scaled to length 1. `absolute`:
+    angles of |cos| instead of cos.
     """
     norms, mask, sink, dtype = facts
     count, n = gram.shape[:2]
     bends = gram.new_empty(2, count, dtype=torch.float64)
     flat = gram.new_empty(count, dtype=torch.float64)
-    half = {torch.float16: 1, torch.bfloat16: 2}.get(dtype, 0)
-    flags = [
-        count,
-        n,
-        *(int(flag) for flag in (mask is not None, unit, absolute)),
-        half,
-        int(out is not None),
-    ]
-    tensors = [
-        gram,
-        norms.contiguous(),
-        norms if mask is None else mask.contiguous(),
-        sink.contiguous(),
-    ]
+    real = norms if mask is None else mask.contiguous()
+    tensors = [gram, norms.contiguous(), real, sink.contiguous(), *(out or (gram, gram))]
+    flags = [mask is not None, unit, absolute, HALF_CODES.get(dtype, 0), out is not None]
     threads = _THREADS if n <= _LARGE else _MANY_THREADS
-    launch(
-        SOURCE,
-        "token_gram",
-        count,
-        threads,
-        _BYTES_PER_TOKEN * n,
-        [*tensors, *(out or (gram, gram)), bends, flat, *flags],
-    )
+    arguments: list[Tensor | int] = [*tensors, bends, flat, count, n, *map(int, flags)]
+    launch(SOURCE, "token_gram", count, threads, _BYTES_PER_TOKEN * n, arguments)
     return GramMeasures({} if out is None else {"keep": out[0], "drop": out[1]}, bends, flat)
 
 
-@cache
+@tried_once
 def usable(index: int) -> bool:
-    """Whether the kernel works on a device: compiled and tried once on rows with a known answer."""
-    device = torch.device("cuda", index)
-    try:
-        rows, facts = far_token(device)
-        gram = (
-            (rows.unsqueeze(1) * rows).sum(-1).unsqueeze(0)
-        )  # not a product, which may be rounded to TF32
-        out = torch.empty_like(gram), torch.empty_like(gram)
-        measured = measure_gram(gram, facts, True, False, out)
-        unit = rows[:4] / torch.linalg.vector_norm(rows[:4], dim=-1, keepdim=True)
-        right = (
-            abs(float(measured.curvature[1, 0]) - math.pi / 2) < 1e-6
-            and float(measured.flat[0]) == 0
-        )
-        return right and torch.allclose(
-            out[1][0, :4, :4], (unit.unsqueeze(1) * unit).sum(-1), atol=1e-6
-        )
-    except (UnusableError, OSError, AttributeError, RuntimeError):
-        return False
+    """Try the kernel on rows with a known answer."""
+    rows, facts = far_token(torch.device("cuda", index))
+    # not a product of matrices, which may be rounded to TF32
+    gram = (rows.unsqueeze(1) * rows).sum(-1).unsqueeze(0)
+    out = torch.empty_like(gram), torch.empty_like(gram)
+    measured = measure_gram(gram, facts, True, False, out)
+    unit = torch.nn.functional.normalize(rows[:4], dim=-1)
+    cosines = (unit.unsqueeze(1) * unit).sum(-1)
+    turns = abs(float(measured.curvature[1, 0]) - math.pi / 2) < 1e-6
+    return (
+        turns and not measured.flat.any() and torch.allclose(out[1][0, :4, :4], cosines, atol=1e-6)
+    )

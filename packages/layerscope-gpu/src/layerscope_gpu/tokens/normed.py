@@ -52,10 +52,12 @@ class CenteredStates(NamedTuple):
 
 
 def normed_means(
-    states: Tensor, mask: Tensor | None, norm: nn.Module, held: Held | None = None
+    states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: Held | None = None
 ) -> Tensor | None:
-    """Means over the real tokens (B, D), float32, of norm(states); None where it must be done step
-    by step."""
+    """Return means over the real tokens (B, D), float32, of norm(states), or of states.
+
+    None where it must be done step by step.
+    """
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)

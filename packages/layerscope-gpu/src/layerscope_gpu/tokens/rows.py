@@ -10,14 +10,13 @@ themselves, not from products of rows, so equal states differ by exactly nothing
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from layerscope_gpu.cuda import HALVES, WARP_SUM, UnusableError, launch
-from layerscope_gpu.tokens.facts import TokenFacts, far_token
+from layerscope_gpu.cuda import HALVES, WARP_SUM, launch, tried_once
+from layerscope_gpu.tokens.facts import HALF_CODES, TokenFacts, far_token
 
 _THREADS = 256  # eight neighbors in a block: most of their rows are read from memory once
 _STILL = -1.0  # instead of an angle: three tokens, two of them equal
@@ -133,8 +132,7 @@ token_rows(const float* __restrict__ centered, const double* norms, const unsign
 
 
 class RowMeasures(NamedTuple):
-    """Of each prompt: prepared rows by sink (B, T, D), or none; curvatures (2, B); zero differences
-    (B,)."""
+    """Prepared rows by sink (B, T, D), or none; curvatures (2, B); zero differences (B,)."""
 
     rows: dict[str, Tensor]
     curvature: Tensor
@@ -142,14 +140,15 @@ class RowMeasures(NamedTuple):
 
 
 def measures_rows(device: torch.device) -> bool:
-    """Whether the kernel works on a GPU."""
+    """Return True if the kernel works on a GPU."""
     return usable(device.index or 0)
 
 
 def measure_rows(
     centered: Tensor, facts: TokenFacts, unit: bool, absolute: bool, made: torch.dtype | None
 ) -> RowMeasures:
-    """Everything from rows (B, T, D), float32, seen from their mean without the sink, padding zero.
+    """Return all measures from rows (B, T, D), float32, seen from their mean without the sink,
+    padding zero.
 
     `unit`: rows are scaled to length 1. `absolute`: angles of |cos| instead of cos. Prepared rows
     are `made` in float16 or float32, or not at all. Those of half-precision states have eleven bits
@@ -158,57 +157,37 @@ def measure_rows(
     norms, mask, sink, dtype = facts
     texts, tokens, width = centered.shape
     angles = norms.new_empty(2, texts, tokens, dtype=torch.float64)
-    rows = (
-        (centered, centered)
-        if made is None
-        else tuple(torch.empty_like(centered, dtype=made) for _ in range(2))
-    )
-    half = {torch.float16: 1, torch.bfloat16: 2}.get(dtype, 0)
-    flags = [
-        texts,
-        tokens,
-        width,
-        *(int(flag) for flag in (mask is not None, unit, absolute)),
-        half,
-        int(made is not None),
-    ]
+    rows = {}
+    if made is not None:
+        rows = {name: torch.empty_like(centered, dtype=made) for name in ("keep", "drop")}
     padding = [sink, sink] if mask is None else [mask.contiguous(), mask.sum(-1)]
+    tensors = [centered, norms.contiguous(), *padding, sink.contiguous()]
+    outputs = [*(rows.values() or (centered, centered)), angles]
+    flags = [mask is not None, unit, absolute, HALF_CODES.get(dtype, 0), made is not None]
+    sizes = [texts, tokens, width, *map(int, flags), int(made == torch.float16)]
     blocks = -(-texts * tokens // (_THREADS // 32))
-    tensors = [centered, norms.contiguous(), *padding, sink.contiguous(), *rows, angles]
-    launch(
-        SOURCE, "token_rows", blocks, _THREADS, 0, [*tensors, *flags, int(made == torch.float16)]
-    )
-    turned = angles >= 0
-    count = turned.sum(-1)
-    curvature = torch.where(count > 0, torch.where(turned, angles, 0.0).sum(-1) / count, torch.nan)
-    both = {} if made is None else dict(zip(("keep", "drop"), rows, strict=True))
-    return RowMeasures(both, curvature, (angles[0] == _STILL).sum(-1))
+    launch(SOURCE, "token_rows", blocks, _THREADS, 0, [*tensors, *outputs, *sizes])
+    has_angle = angles >= 0
+    count = has_angle.sum(-1)
+    mean = torch.where(has_angle, angles, 0.0).sum(-1) / count
+    curvature = torch.where(count > 0, mean, torch.nan)
+    return RowMeasures(rows, curvature, (angles[0] == _STILL).sum(-1))
 
 
-@cache
+@tried_once
 def usable(index: int) -> bool:
-    """Whether the kernel works on a device: compiled and tried once on rows with a known answer."""
-    device = torch.device("cuda", index)
-    try:
-        rows, facts = far_token(device)
-        want = {
-            "keep": rows - rows.mean(0),
-            "drop": torch.cat([rows[:4], torch.zeros_like(rows[4:])]),
-        }
-        for made, close in ((torch.float32, 1e-6), (torch.float16, 1e-3)):
-            measured = measure_rows(rows.unsqueeze(0), facts, True, False, made)
-            if (
-                abs(float(measured.curvature[1, 0]) - math.pi / 2) > 1e-6
-                or int(measured.flat[0]) != 0
-            ):
+    """Try the kernel on rows with a known answer."""
+    rows, facts = far_token(torch.device("cuda", index))
+    expected = {
+        "keep": rows - rows.mean(0),
+        "drop": torch.cat([rows[:4], torch.zeros_like(rows[4:])]),
+    }
+    for made, close in ((torch.float32, 1e-6), (torch.float16, 1e-3)):
+        measured = measure_rows(rows.unsqueeze(0), facts, True, False, made)
+        if abs(float(measured.curvature[1, 0]) - math.pi / 2) > 1e-6 or measured.flat.any():
+            return False
+        for name, prepared in measured.rows.items():
+            unit = torch.nn.functional.normalize(expected[name], dim=-1)
+            if not torch.allclose(prepared[0].float(), unit, atol=close):
                 return False
-            for name, some in want.items():
-                if not torch.allclose(
-                    measured.rows[name][0].float(),
-                    torch.nn.functional.normalize(some, dim=-1),
-                    atol=close,
-                ):
-                    return False
-        return True
-    except (UnusableError, OSError, AttributeError, RuntimeError):
-        return False
+    return True
