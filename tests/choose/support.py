@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 
 from layerscope.choose.evidence import Curve, Evidence
+from layerscope.core.readout import Readout
+from layerscope.core.sites import site_of
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling.run import Profile
-
-READOUT = ("plain", "mean", "applied", "keep", "none")
 
 
 def evidence(curves: dict[str, Any], **facts: Any) -> Evidence:
     """Evidence from plain lists; a pair (values, half width) has an interval."""
     made = {}
-    for name, given in curves.items():
-        values, half = given if isinstance(given, tuple) else (given, 0.0)
+    for name, curve in curves.items():
+        values, half = curve if isinstance(curve, tuple) else (curve, 0.0)
         array = np.asarray(values, dtype=float)
         made[name] = Curve(array, array - half, array + half)
     blocks = len(next(iter(made.values())).value) - 1
@@ -33,92 +33,83 @@ def valley_curve(blocks: int = 20, depth: float = 2.0) -> list[float]:
     return [4.0 - depth * (0.3 < k / blocks < 0.7) for k in range(blocks + 1)]
 
 
+def model_facts(blocks: int, **facts: Any) -> dict[str, Any]:
+    """The identity of a made-up model."""
+    return {"name": "made", "n_blocks": blocks, "weights_sha256": "w", **facts}
+
+
 def profile(
     curves: dict[str, list[float]], half: float = 0.01, final_norm: str = "hf", **model: Any
 ) -> Profile:
     """A finished profile with these curves."""
     blocks = len(next(iter(curves.values()))) - 1
-    rows = []
-    for metric, values in curves.items():
-        for layer, value in enumerate(values):
-            site = "embed" if layer == 0 else f"block.{layer - 1}"
-            rows.append(
-                [
-                    site,
-                    layer,
-                    layer / blocks,
-                    metric,
-                    "raw",
-                    "keep",
-                    value,
-                    value - half,
-                    value + half,
-                    100,
-                ]
-            )
-    columns = [
-        "site",
-        "layer",
-        "depth",
-        "metric",
-        "normalization",
-        "sink",
-        "value",
-        "ci_low",
-        "ci_high",
-        "n",
+    rows = [
+        {
+            "site": site_of(layer),
+            "layer": layer,
+            "depth": layer / blocks,
+            "metric": metric,
+            "normalization": "raw",
+            "sink": "keep",
+            "value": value,
+            "ci_low": value - half,
+            "ci_high": value + half,
+            "n": 100,
+        }
+        for metric, values in curves.items()
+        for layer, value in enumerate(values)
     ]
     manifest = {
         "kind": "profile",
         "status": "complete",
-        "model": {"name": "made", "n_blocks": blocks, "weights_sha256": "w", **model},
+        "model": model_facts(blocks, **model),
         "conventions": {"final_norm": final_norm, "final_norm_module": "LayerNorm"},
         "counts": {"prompts": 100, "undefined": {}},
         "warnings": [],
     }
-    return Profile(pd.DataFrame(rows, columns=columns), manifest, pd.DataFrame({"prompt": [0]}))
+    return Profile(pd.DataFrame(rows), manifest, pd.DataFrame({"prompt": [0]}))
 
 
 def evaluation(
-    tasks: dict[str, list[float]], half: float = 0.01, path: Path | None = None
+    tasks: dict[str, list[float]],
+    half: float = 0.01,
+    path: Path | None = None,
+    readouts: dict[Readout, list[float]] | None = None,
 ) -> Evaluation:
-    """An evaluation with these scores (0 to 1) by layer, each with an interval of its gain."""
+    """An evaluation with these scores (0 to 1) by layer, each with an interval of its gain.
+
+    With `readouts` these are the scores of the one task "a" under several readouts.
+    """
+    cases = [("a", *case) for case in (readouts or {}).items()]
+    cases = cases or [(task, Readout(), scores) for task, scores in tasks.items()]
     rows = []
-    for task, scores in tasks.items():
+    for task, readout, scores in cases:
         for layer, score in enumerate(scores):
-            site = "embed" if layer == 0 else f"block.{layer - 1}"
             gain = score - scores[-1]
             wide = 0.0 if layer == len(scores) - 1 else half
             rows.append(
-                [
-                    task,
-                    "test",
-                    "default",
-                    *READOUT,
-                    layer,
-                    site,
-                    score,
-                    gain,
-                    gain - wide,
-                    gain + wide,
-                    False,
-                ]
+                {
+                    "task": task,
+                    "split": "test",
+                    "subset": "default",
+                    **readout.columns,
+                    "layer": layer,
+                    "site": site_of(layer),
+                    "score": score,
+                    "gain": gain,
+                    "ci_low": gain - wide,
+                    "ci_high": gain + wide,
+                    "tied_best": False,
+                }
             )
-    columns = ["task", "split", "subset", "template", "pooling", "final_norm", "sink", "centering"]
-    columns += ["layer", "site", "score", "gain", "ci_low", "ci_high", "tied_best"]
-    table = pd.DataFrame(rows, columns=columns)
-    blocks = len(next(iter(tasks.values()))) - 1
+    table = pd.DataFrame(rows)
     manifest = {
         "kind": "evaluation",
         "status": "complete",
-        "model": {"name": "made", "n_blocks": blocks, "weights_sha256": "w"},
+        "model": model_facts(len(cases[0][2]) - 1),
         "failed": [],
         "warnings": [],
         "undefined": [],
     }
-    return Evaluation(
-        table.drop(columns=["gain", "ci_low", "ci_high", "tied_best"]),
-        table,
-        manifest,
-        path or Path("nowhere"),
-    )
+    scores = table.drop(columns=["gain", "ci_low", "ci_high", "tied_best"])
+    return Evaluation(scores, table, manifest, path or Path("nowhere"))

@@ -1,4 +1,4 @@
-"""The public function: sources, bounds, and what comes back."""
+"""The public function: sources, bounds, and what comes back without labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import layerscope
 from layerscope.choose import Scores, decide, layers_of
-from layerscope.choose.bounds import allowed_blocks, block_limits
+from layerscope.choose.candidates import allowed_blocks, block_limits
 from layerscope.choose.choice import KEYS, lines
 from layerscope.choose.select import select
 from layerscope.core.readout import Readout
@@ -24,18 +24,14 @@ PLAIN = [0.8] * 21
 
 def test_a_profile_gives_the_same_answer_from_memory_and_disk(tmp_path: Path) -> None:
     run = profile({"prompt_entropy": valley_curve(), "anisotropy": PLAIN})
-    held, read = select(run), select(run.save(tmp_path / "run").path)
-    assert held == read
-    assert held.rule == "evidence"
-    assert held.blocks_saved == 20 - held.layer > 0
-    assert held.expected_gain is not None
-    assert held.ci_low is not None
-    assert held.ci_high is not None
-    assert held.ci_low < held.expected_gain < held.ci_high
-    assert 0 < (held.risk_of_loss or 0) < 1 / 3
-    answer = json.loads(held.to_json())
-    assert list(answer)[: len(KEYS)] == list(KEYS)
-    assert f"layer {held.layer} of 20" in held.headline()
+    choice = select(run)
+    assert choice == select(run.save(tmp_path / "run").path)
+    assert choice.rule == "evidence"
+    assert choice.blocks_saved == 20 - choice.layer > 0
+    assert choice.ci_low < choice.expected_gain < choice.ci_high
+    assert 0 < choice.risk_of_loss < 1 / 3
+    assert list(json.loads(choice.to_json()))[: len(KEYS)] == list(KEYS)
+    assert f"layer {choice.layer} of 20" in choice.headline()
 
 
 @pytest.mark.parametrize(
@@ -53,37 +49,34 @@ def test_a_sentence_encoder_keeps_its_last_layer(
     assert ("saves", "nothing") in lines(choice)
 
 
-def test_texts_without_words_are_told_by_their_profile_and_keep_the_last_layer() -> None:
+def test_texts_without_words_keep_the_last_layer() -> None:
     model = tiny_model("llama")
-    texts = {
-        "codes": [f"CC(=O)O.{'C' * i}O>>CC(=O){'C' * i}" for i in range(1, 9)],
-        "words": [f"card number {'one ' * i}" for i in range(1, 9)],
-    }
-    runs = {
-        kind: layerscope.profile(model, some, metrics=["prompt_entropy"], progress=False)
-        for kind, some in texts.items()
-    }
-    assert runs["codes"].manifest["corpus"]["lack_words"]
-    assert "lack_words" not in runs["words"].manifest["corpus"]
-    assert "hardly made of words" in select(runs["codes"]).reason
-    assert "hardly made of words" not in select(runs["words"]).reason
+    codes = [f"CC(=O)O.{'C' * i}O>>CC(=O){'C' * i}" for i in range(1, 9)]
+    words = [f"card number {'one ' * i}" for i in range(1, 9)]
+    for texts, lack_words in ((codes, True), (words, False)):
+        run = layerscope.profile(model, texts, metrics=["prompt_entropy"], progress=False)
+        assert ("lack_words" in run.manifest["corpus"]) == lack_words
+        assert ("hardly made of words" in select(run).reason) == lack_words
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_refusals(tmp_path: Path) -> None:
     run = profile({"prompt_entropy": valley_curve()})
     other = evaluation({"a": [0.5, 0.6]})
     other.manifest["model"]["weights_sha256"] = "another"
-    for call, told in [
+    for call, message in [
         (lambda: select(), "give the folder of a profile"),
         (lambda: select(run, run), "at most one"),
         (lambda: select(run, other), "different models"),
         (lambda: select(run, rule="measured"), "layerscope evaluate"),
-        (lambda: select(other, rule="last"), "layerscope profile"),
+        (lambda: select(other, rule="evidence"), "layerscope profile"),
+        (lambda: select(run, rule="evidense"), "evidence"),
+        (lambda: select(run, rule="lowest_dime"), "lowest_dime needs dime"),
         (lambda: select(run, max_blocks=1.5), "max_blocks"),
         (lambda: select(run, tolerance=-1), "tolerance"),
+        (lambda: select(run, folds=3), "folds= is for"),
         (lambda: select(3), "int"),
     ]:
-        with pytest.raises(LayerscopeError, match=told):
+        with pytest.raises(LayerscopeError, match=message):
             call()
     with pytest.raises(RunFolderError, match="holds no run"):
         select(tmp_path)
@@ -126,18 +119,16 @@ def test_ties_count_as_near_unless_a_tolerance_is_named() -> None:
     gain = np.array([np.nan, 0.0, 5.0, -9.0])
     assert earliest(gain, 1.0, None, error=2.5)[0] == 1
     assert earliest(gain, 1.0, 0.5, error=2.5)[0] == 2
-    assert [allowed_blocks(f, 30) for f in (None, 1.0, 0.5, 0.01)] == [30, 30, 15, 1]
+    assert [allowed_blocks(share, 30) for share in (None, 1.0, 0.5, 0.01)] == [30, 30, 15, 1]
 
 
 def test_a_bound_on_a_label_free_choice() -> None:
     run = profile({"prompt_entropy": valley_curve(), "anisotropy": PLAIN})
-    free, tight = select(run), select(run, max_blocks=0.5)
-    assert tight.layer <= 10 < free.layer
-    assert tight.blocks_saved >= 10
-    assert any("max_blocks=" in warning for warning in tight.warnings)
-    assert tight.expected_gain is not None
-    assert free.expected_gain is not None
-    assert tight.expected_gain < free.expected_gain
-    fixed = select(run, rule="fixed_depth", max_blocks=0.5)
-    assert (fixed.layer, fixed.expected_gain) == (10, None)
-    assert any("allows 10 blocks" in warning for warning in fixed.warnings)
+    choice, bounded = select(run), select(run, max_blocks=0.5)
+    assert bounded.layer <= 10 < choice.layer
+    assert any("max_blocks=" in warning for warning in bounded.warnings)
+    assert bounded.expected_gain < choice.expected_gain
+    lowest = profile({"infonce": [3.0 - k for k in range(21)]})
+    choice = select(lowest, rule="lowest_infonce", max_blocks=0.5)
+    assert (choice.layer, choice.expected_gain) == (10, None)
+    assert any("allows 10 blocks" in warning for warning in choice.warnings)

@@ -268,10 +268,10 @@ def test_a_choice_from_a_stranger(tmp_path: Path) -> None:
         **empty,
     }
     choice = Choice.from_json(
-        json.dumps({**values, "model": ODD, "reason": ODD, "extra": {ODD: [ODD]}})
+        json.dumps({**values, "model": ODD, "reason": ODD, "warnings": [ODD]})
     )
     assert choice.model == choice.reason == CLEAN
-    assert choice.extra == {CLEAN: [CLEAN]}
+    assert choice.warnings == (CLEAN,)
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_a_run_as_text_and_json(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_run_with_a_rule_and_a_bound(cli: Cli, tmp_path: Path) -> None:
     profile({"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}).save(tmp_path / "run")
-    answer = json.loads(cli("select", "run", "--rule", "fixed_depth:0.7", "--json").out)
-    assert (answer["layer"], answer["expected_gain"]) == (14, None)
+    answer = json.loads(cli("select", "run", "--rule", "lowest_prompt_entropy", "--json").out)
+    assert (answer["layer"], answer["expected_gain"]) == (7, None)
     tight = json.loads(cli("select", "run", "--max-blocks", "0.5", "--json").out)
     assert tight["layer"] <= 10
     assert tight["warnings"]

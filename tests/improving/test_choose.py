@@ -60,11 +60,10 @@ def test_costs_are_tokens_times_blocks():
 def test_a_clear_winner_is_taken_and_its_gain_is_split():
     choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.4, 0.9, 0.7]], 0.001))
     assert at(choice) == (1, 3)
-    assert choice.extra["best"] == {"readout": READOUTS[1].name, "layer": 3}
     assert choice.after - choice.before == pytest.approx(0.7)
-    assert choice.extra["interval"][0] > 0.65
-    assert choice.extra["readout_gain"] == pytest.approx(0.5)
-    assert choice.extra["layer_gain"] == pytest.approx(0.2)
+    assert choice.comparison.interval[0] > 0.65
+    assert choice.comparison.readout_gain == pytest.approx(0.5)
+    assert choice.comparison.layer_gain == pytest.approx(0.2)
     assert choice.expected_gain is None  # a judge's score is not in points
     assert not choice.abstained
     assert choice.table.iloc[0][["readout", "layer", "chosen"]].tolist() == [
@@ -78,11 +77,10 @@ def test_of_candidates_that_score_practically_the_same_the_cheapest_is_taken():
     """The difference of two candidates has an error of about 0.028 here, so 0.0003 behind is near,
     and 0.002 is not."""
     choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.8997, 0.898, 0.9, 0.7]], 0.02))
-    assert choice.extra["best"]["layer"] == 3
     assert at(choice) == (1, 1)
-    assert choice.extra["near"] == 2
+    assert choice.comparison.near == 2
     assert choice.tied == (1, 2, 3)  # what noise cannot tell from the best is more
-    assert choice.extra["tied"] == 3
+    assert choice.comparison.tied == 3
 
 
 def test_a_second_opinion_counts_among_the_layers_of_the_judges_template():
@@ -100,7 +98,7 @@ def test_a_second_opinion_is_no_evidence_of_a_gain():
     second = judged([[np.nan] * 5, [0.1, 0.2, 0.4, 0.9, 0.4]], 0.001, SECOND)
     choice = decide(judgment, second=second)
     assert choice.abstained
-    assert choice.extra["kept_default"]
+    assert choice.comparison.kept_default
 
 
 def test_readouts_that_are_not_eligible_are_not_chosen():
@@ -141,7 +139,7 @@ def test_the_default_stays_where_the_evidence_is_weak():
     choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2))
     assert choice.abstained
     assert at(choice) == (0, 4)
-    assert choice.extra["interval"] == [0, 0]
+    assert choice.comparison.interval == (0, 0)
 
 
 def test_a_budget_limits_the_layers():

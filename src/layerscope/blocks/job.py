@@ -353,7 +353,12 @@ def _manifest(
             "cost": chosen.candidate.cost,
             "neighbors": chosen.neighbors,
         },
-        "claim": decision.claim.as_dict(),
+        "claim": {
+            "source": decision.claim.source,
+            "before": decision.claim.before,
+            "after": decision.claim.after,
+            "interval": [decision.claim.gain.low, decision.claim.gain.high],
+        },
         "labels": None
         if labels is None
         else _label_claim(encoder, chosen.variant, labels, request),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from layerscope.choose.claims import SplitScores, claim_as_named, claim_of_any
-from layerscope.choose.decide import Decision, add_sources, decide, weigh_by_reliability
-from layerscope.choose.types import Candidate, Claim, Limits, layers_of
+from layerscope.choose.candidates import Candidate, Claim, Limits, layers_of
+from layerscope.choose.claims import SplitScores, claim_of_any
+from layerscope.choose.decide import Decision, decide, weigh_by_reliability
 from layerscope.core.scores import Scores
 
 __all__ = [
@@ -14,8 +14,6 @@ __all__ = [
     "Limits",
     "Scores",
     "SplitScores",
-    "add_sources",
-    "claim_as_named",
     "claim_of_any",
     "decide",
     "layers_of",

@@ -1,4 +1,4 @@
-"""The answer of every selection: a layer, how it is read, what it gains and how sure that is; as a
+"""The answer of every selection: a layer, its readout, the expected gain and its uncertainty; as a
 value, as JSON, in words."""
 
 from __future__ import annotations
@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from layerscope.core.readout import DEFAULT_READOUT, Readout
@@ -18,7 +17,6 @@ from layerscope.core.statistics import Interval
 from layerscope.errors import RunFolderError, clean_values
 from layerscope.store.atomic import plain
 
-# The keys of the answer that programs read, in this order; the rest follows.
 KEYS = (
     "layer",
     "site",
@@ -31,13 +29,37 @@ KEYS = (
     "rule",
     "blocks_saved",
 )
+"""The keys of the answer that programs read, in this order; the rest follows."""
+
 NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A judge's comparison of the chosen candidate with the others.
+
+    - `interval`: 95 % bounds of its score minus the default's, whichever candidate is chosen.
+    - `readout_gain`, `layer_gain`: the parts of that difference.
+    - `candidates`, `near`, `tied`: how many were compared, score nearly as high as the best, and
+      cannot be told from it.
+    - `cheaper`: the cheapest of the tied ones, where it saves a tenth: readout, layer, cost.
+    """
+
+    interval: tuple[float, float]
+    readout_gain: float
+    layer_gain: float
+    relative_cost: float
+    candidates: int
+    near: int
+    tied: int
+    kept_default: bool
+    cheaper: tuple[str, int, float] | None = None
+
+
+@dataclass(frozen=True)
 class Choice:
-    """The layer to use, and how to read it. Every rule, the scores, labels and `improve` answer
-    with one; parts may be unknown.
+    """The layer to use and its readout. Measured scores, labels, label-free rules and `improve` all
+    answer with one; parts may be unknown.
 
     Gains are in points (score × 100), None if the rule makes no claim. Every gain is relative to
     the default: the last layer under the default readout. It has two parts: `gain_readout` is the
@@ -50,7 +72,7 @@ class Choice:
     Rules without labels have nothing to resample and so no ties: `near` are the layers that they
     expect to be about as good. `layers` is the number of blocks, so `layer == layers` is the last
     layer. `metric` names the user's own measure; `before` and `after` are its values. `table` has a
-    row per candidate, where several were compared; `extra` has what else the rule knows.
+    row per candidate, where several were compared.
 
     An export needs `identity` (the facts of the model's identity), `readout`, `layer`,
     `max_length`, `unit_length`, and `center_on` (the run or file whose mean a centered readout
@@ -68,7 +90,6 @@ class Choice:
     reason: str = ""
     warnings: tuple[str, ...] = ()
     abstained: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
     gain_readout: Interval | None = None
     gain_layer: Interval | None = None
     metric: str = ""
@@ -82,10 +103,7 @@ class Choice:
     passed_over: tuple[str, ...] = ()
     near: tuple[int, ...] = ()
     table: Any = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for name in ("tied", "warnings", "passed_over", "near"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+    comparison: Comparison | None = field(default=None, repr=False, compare=False)
 
     @property
     def site(self) -> str:
@@ -99,12 +117,12 @@ class Choice:
 
     @property
     def ci_low(self) -> float | None:
-        """The lower end of its 95 % interval."""
+        """The lower end of the gain's 95 % interval."""
         return None if self.gain is None or not self.gain.known else self.gain.low
 
     @property
     def ci_high(self) -> float | None:
-        """The upper end of its 95 % interval."""
+        """The upper end of the gain's 95 % interval."""
         return None if self.gain is None or not self.gain.known else self.gain.high
 
     @property
@@ -127,127 +145,103 @@ class Choice:
         """The readout as a value; None if the rule says nothing about it."""
         return None if self.readout is None else Readout.parse(self.readout)
 
-    @property
-    def compute_saved(self) -> float:
-        """The share of the blocks that need not run."""
-        return self.blocks_saved / self.layers if self.layers else 0.0
-
     def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
+        """Return HTML for notebooks; text is escaped."""
         return view("choice", "html")(self)
 
-    def as_dict(self, table: bool = False) -> dict[str, Any]:
-        """Plain values for JSON, the documented keys first; the rows of the table where asked."""
-        names = [
-            *KEYS,
-            "gain_readout",
-            "gain_layer",
-            *(f.name for f in fields(Choice) if f.name not in _NOT_WRITTEN),
-        ]
-        out = {name: _plain(getattr(self, name)) for name in dict.fromkeys(names)}
-        out["compute_saved"] = self.compute_saved
-        if table:
-            out["table"] = [] if self.table is None else plain(self.table.to_dict(orient="records"))
-        return out
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, the documented keys first."""
+        values = {name: getattr(self, name) for name in (*KEYS, *_STORED)}
+        for name in ("gain_readout", "gain_layer"):
+            values[name] = None if values[name] is None else asdict(values[name])
+        return plain(values)
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The same as JSON text."""
+        """Return the choice as JSON text."""
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
-
-    def headline(self) -> str:
-        """One sentence: which layer under which readout, and what each of the two is expected to
-        gain."""
-        where = f"layer {self.layer} of {self.layers} ({self.site})"
-        who = f"{self.model}: " if self.model else ""
-        if self.abstained:
-            return f"{who}keep the last layer, {where}."
-        other = self.readout not in (None, DEFAULT_READOUT)
-        how = f" with {self.readout}" if other else ""
-        if self.is_default and not self.expected_gain:
-            return f"{who}read the last layer, {where}."
-        measured = _measured(self)
-        if self.gain is None:
-            return f"{who}read {where}{how}{f': {measured}' if measured else '; this rule says nothing about what it gains'}."
-        return (
-            f"{who}read {where}{how}: {gains_in_words(self)}{f' ({measured})' if measured else ''}."
-        )
 
     @classmethod
     def from_json(cls, source: str | Path | Mapping[str, Any]) -> Choice:
-        """A choice from what `to_json` or `layerscope select --json` wrote: a file, text or parsed
-        values.
+        """Return the choice that `to_json` or `layerscope select --json` wrote.
 
-        What other kinds of choice add (a choice with labels) is in `extra`.
+        The source is a file, text or parsed values.
         """
-        where = "the given text"
         try:
-            if isinstance(source, Mapping):
-                values = dict(source)
-            else:
-                is_text = isinstance(source, str) and source.lstrip().startswith("{")
-                where = where if is_text else str(source)
-                values = json.loads(
-                    source
-                    if isinstance(source, str) and is_text
-                    else Path(source).read_text(encoding="utf-8")
-                )
+            values = dict(_parse(source))
             missing = [name for name in KEYS if name not in values]
             if missing:
                 raise ValueError(f"{missing[0]} is missing")
-            for name, kind in _KINDS.items():
+            for name, kinds in _KINDS.items():
                 value = values.get(name)
-                if name in values and (isinstance(value, bool) or not isinstance(value, kind)):
+                if name in values and (isinstance(value, bool) or not isinstance(value, kinds)):
                     raise ValueError(f"{name} is {value!r}")
-            known = {f.name for f in fields(Choice)} - _NOT_WRITTEN
-            own = {name: clean_values(value) for name, value in values.items() if name in known}
-            more = {name: values[name] for name in values if name not in known | _TOLD}
+            stored = {name: clean_values(values[name]) for name in _STORED if name in values}
+            for name in ("tied", "warnings", "passed_over", "near"):
+                stored[name] = tuple(stored.get(name, ()))
             for name in ("gain_readout", "gain_layer"):
-                own[name] = _interval(values.get(name))
-            gain = {key: values.get(name) for key, name in _GAIN.items()}
-            own["gain"] = None if gain["value"] is None else _interval(gain)
-            return Choice(**own | {"extra": {**(own.get("extra") or {}), **clean_values(more)}})
+                stored[name] = _interval(values.get(name))
+            bounds = (values["ci_low"], values["ci_high"])
+            gain = {"value": values["expected_gain"], "low": bounds[0], "high": bounds[1]}
+            stored["gain"] = None if gain["value"] is None else _interval(gain)
+            return Choice(**stored)
         except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
+            is_text = isinstance(source, Mapping) or str(source).lstrip().startswith("{")
+            place = "the given text" if is_text else str(source)
             raise RunFolderError(
-                f"{where} holds no choice of a layer ({error}). `layerscope select --json` writes one."
+                f"{place} holds no choice of a layer ({error}). `layerscope select --json` writes "
+                "one."
             ) from None
 
+    def headline(self) -> str:
+        """Return the layer, its readout, and the expected gain of each in one sentence."""
+        prefix = f"{self.model}: " if self.model else ""
+        place = f"layer {self.layer} of {self.layers} ({self.site})"
+        if self.abstained:
+            return f"{prefix}keep the last layer, {place}."
+        if self.is_default and not self.expected_gain:
+            return f"{prefix}read the last layer, {place}."
+        if self.readout not in (None, DEFAULT_READOUT):
+            place += f" with {self.readout}"
+        measured = _measured_words(self)
+        if self.gain is None:
+            measured = measured or "this rule says nothing about what it gains"
+            return f"{prefix}read {place}; {measured}."
+        measured = f" ({measured})" if measured else ""
+        return f"{prefix}read {place}: {gains_in_words(self)}{measured}."
 
-_LIST = (list, tuple)
-_TEXT = (str, NoneType)
-_NUMBER = (int, float, NoneType)
+
+_STORED = tuple(
+    item.name for item in fields(Choice) if item.name not in ("gain", "table", "comparison")
+)
+_TEXT = (str, type(None))
+_NUMBER = (int, float, type(None))
 _KINDS: dict[str, Any] = {
-    "layer": int, "layers": int, "max_length": (int, NoneType),
-    "tied": _LIST, "near": _LIST, "warnings": _LIST, "passed_over": _LIST,
-    "rule": str, "model": str, "reason": str, "metric": str,
-    "readout": _TEXT, "source": _TEXT, "center_on": _TEXT,
-    "risk_of_loss": _NUMBER, "before": _NUMBER, "after": _NUMBER,
-    "extra": Mapping, "identity": Mapping,
-}  # fmt: skip
-_NOT_WRITTEN = {"gain", "table"}
-_GAIN = {"value": "expected_gain", "low": "ci_low", "high": "ci_high"}
-_TOLD = {"site", "blocks_saved", "compute_saved", *_GAIN.values()}  # follow from the rest
+    **dict.fromkeys(("layer", "layers"), int),
+    **dict.fromkeys(("tied", "near", "warnings", "passed_over"), list),
+    **dict.fromkeys(("rule", "model", "reason", "metric"), str),
+    **dict.fromkeys(("readout", "source", "center_on"), _TEXT),
+    **dict.fromkeys(("risk_of_loss", "before", "after"), _NUMBER),
+    "max_length": (int, type(None)),
+    "identity": Mapping,
+}
 
 
-def _interval(given: Mapping[str, Any] | None) -> Interval | None:
-    if given is None:
+def _parse(source: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values of a file, a text or a mapping."""
+    if isinstance(source, Mapping):
+        return source
+    if isinstance(source, str) and source.lstrip().startswith("{"):
+        return json.loads(source)
+    return json.loads(Path(source).read_text(encoding="utf-8"))
+
+
+def _interval(values: Mapping[str, Any] | None) -> Interval | None:
+    """Return an interval from plain values; a bound of None is not known."""
+    if values is None:
         return None
-    bounds = {
-        key: math.nan if given.get(key) is None else float(given[key])
-        for key in ("value", "low", "high")
-    }
-    return Interval(**bounds, n=int(given.get("n") or 0))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Interval):
-        return plain({name: getattr(value, name) for name in ("value", "low", "high", "n")})
-    if isinstance(value, tuple):
-        return plain(list(value))
-    return plain(dict(value) if isinstance(value, Mapping) else value)
-
-
-# --- in words
-#   ------------------------------------------------------------------------------------------------------------------
+    numbers = {name: values.get(name) for name in ("value", "low", "high")}
+    bounds = {name: math.nan if x is None else float(x) for name, x in numbers.items()}
+    return Interval(**bounds, n=int(values.get("n") or 0))
 
 
 def gains_in_words(choice: Choice) -> str:
@@ -262,56 +256,65 @@ def gains_in_words(choice: Choice) -> str:
         return "nothing is claimed about its gain"
     readout, layer = choice.gain_readout, choice.gain_layer
     if readout is None or layer is None:
-        return f"{_points(choice.gain)} points expected over the last layer under the default readout, 95 %"
+        over = "points expected over the last layer under the default readout, 95 %"
+        return f"{_points(choice.gain)} {over}"
     if readout == NOTHING:
         return f"{_points(layer)} points expected over the last layer, same readout, 95 %"
-    part = f"{readout_word(choice.readout)} {_points(readout)}"
+    words = f"{readout_word(choice.readout)} {_points(readout)}"
     if choice.is_last:
-        return f"{part} points expected, same layer, 95 %"
-    return f"{part}, layer {_points(layer)} points expected, 95 %"
+        return f"{words} points expected, same layer, 95 %"
+    return f"{words}, layer {_points(layer)} points expected, 95 %"
 
 
 def readout_word(readout: str | None) -> str:
     """Return in a word what differs from the default readout: the template, or the readout."""
-    return (
-        "readout"
-        if readout is None or readout.startswith(f"{DEFAULT_READOUT.split('/')[0]}/")
-        else "template"
-    )
-
-
-def _measured(choice: Choice) -> str:
-    """The user's own measure before and after; a judge's score is not a percentage."""
-    if choice.before is None or choice.after is None or not choice.metric:
-        return ""
-    digits = 1 if choice.gain is not None else 3
-    unit = " %" if choice.metric == "accuracy" else ""
-    return f"{choice.metric} {choice.before:.{digits}f} → {choice.after:.{digits}f}{unit}"
+    is_plain = readout is None or readout.startswith("plain/")
+    return "readout" if is_plain else "template"
 
 
 def lines(choice: Choice) -> list[tuple[str, str]]:
     """Return the lines below the headline: (name, value)."""
-    below = "that it scores below the last layer" + (
-        "" if choice.gain_readout == NOTHING else " under the default readout"
-    )
-    risk = "not known" if choice.risk_of_loss is None else f"{choice.risk_of_loss:.0%} {below}"
-    saved = f"{choice.blocks_saved} of {choice.layers} blocks need not run ({choice.compute_saved:.0%} of their compute)"
-    like = choice.near or choice.tied
     # rules without labels resample nothing, so that they have no ties
-    name = "tied" if choice.rule in ("measured", "labels", "improve") else "near"
-    rows = [
+    has_ties = choice.rule in ("measured", "labels", "improve")
+    alike = choice.near or choice.tied
+    saved = "nothing"
+    if choice.blocks_saved:
+        share = choice.blocks_saved / choice.layers
+        saved = (
+            f"{choice.blocks_saved} of {choice.layers} blocks need not run ({share:.0%} of their "
+            "compute)"
+        )
+    return [
         ("rule", choice.rule),
         ("why", choice.reason),
         ("read as", choice.readout or "not said"),
-        (name, ", ".join(layer_ranges(like)) if len(like) > 1 else "no other layer"),
         (
-            "risk",
-            "none: it is the last layer" if choice.is_default and not choice.risk_of_loss else risk,
+            "tied" if has_ties else "near",
+            ", ".join(layer_ranges(alike)) if len(alike) > 1 else "no other layer",
         ),
-        ("saves", saved if choice.blocks_saved else "nothing"),
+        ("risk", _risk_words(choice)),
+        ("saves", saved),
+        *(("passed over", text) for text in choice.passed_over),
+        *(("note", warning) for warning in choice.warnings),
     ]
-    rows += [("passed over", text) for text in choice.passed_over]
-    return [*rows, *(("note", warning) for warning in choice.warnings)]
+
+
+def _risk_words(choice: Choice) -> str:
+    if choice.is_default and not choice.risk_of_loss:
+        return "none: it is the last layer"
+    if choice.risk_of_loss is None:
+        return "not known"
+    words = f"{choice.risk_of_loss:.0%} that it scores below the last layer"
+    return words if choice.gain_readout == NOTHING else f"{words} under the default readout"
+
+
+def _measured_words(choice: Choice) -> str:
+    """Return the user's own measure before and after; a judge's score is not a percentage."""
+    if choice.before is None or choice.after is None or not choice.metric:
+        return ""
+    digits = 3 if choice.gain is None else 1
+    unit = " %" if choice.metric == "accuracy" else ""
+    return f"{choice.metric} {choice.before:.{digits}f} → {choice.after:.{digits}f}{unit}"
 
 
 def _points(gain: Interval) -> str:

@@ -1,8 +1,8 @@
-"""What a choice gains: three ways to claim it.
+"""Three ways to claim what a choice gains.
 
-`claim_as_named` is for candidates that were named before they were scored. `claim_of_any` has an
-interval that holds for every candidate at once. `SplitScores` is for a choice that is made on the
-same items as its gain is measured on.
+`claim_as_named` (in `decide`) is for candidates that were named before they were scored.
+`claim_of_any` has an interval that holds for every candidate at once. `SplitScores` is for a choice
+that is made on the same items as its gain is measured on.
 
 The best of many looks better than it is. Setting half of the items aside to measure the gain would
 be honest, and wasteful. Resamples do the same: they give noise ε that varies as the scores X
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layerscope.choose.rule import ClaimMaker, Rule, affordable, unblocked
-from layerscope.choose.types import Claim
+from layerscope.choose.candidates import Claim
+from layerscope.choose.decide import ClaimMaker, Rule, affordable, unblocked
 from layerscope.core.scores import Scores
 from layerscope.core.statistics import Interval
 
@@ -38,7 +38,7 @@ NOISE = 0.5
 by, and chooses worse."""
 
 LEVEL = 0.05
-"""How often candidates that are all equal may be taken for better than the baseline."""
+"""The share of cases in which equal candidates may be taken for better than the baseline."""
 
 NOT_SHOWN = "the texts do not show that it is better than what you have"
 
@@ -48,23 +48,13 @@ _REACH = 8.0
 _TINY = 1e-12
 
 
-def claim_as_named(source: Scores) -> ClaimMaker:
-    """Claim the gain as if both candidates had been named before they were scored."""
-
-    def make_claim(rule: Rule, chosen: int, candidate: int, other: int) -> Claim:
-        before, after = float(source.values[other]), float(source.values[candidate])
-        return Claim(source.source, before, after, source.gain(candidate, other))
-
-    return make_claim
-
-
 def claim_of_any(source: Scores) -> ClaimMaker:
     """Claim the gain with an interval that holds for whichever candidate was picked."""
 
-    def make_claim(rule: Rule, chosen: int, candidate: int, other: int) -> Claim:
+    def make_claim(rule: Rule, chosen: int, other: int) -> Claim:
         among = unblocked(rule.candidates) & affordable(rule.candidates, rule.limits)
-        gain = source.gain_of_pick(candidate, other, among)
-        before, after = float(source.values[other]), float(source.values[candidate])
+        gain = source.gain_of_pick(chosen, other, among)
+        before, after = float(source.values[other]), float(source.values[chosen])
         # a cheaper candidate near the baseline needs no proof of a gain where the baseline is best
         weak = "" if gain.low > 0 or rule.best == other else NOT_SHOWN
         return Claim(source.source, before, after, gain, weak=weak)
@@ -77,7 +67,7 @@ class SplitScores:
     """Scores split by noise into a part that chooses and a part that measures the gain.
 
     `noises` (candidates, noises) vary as the scores do; `moves` (candidates, draws) are the
-    resamples about their mean. `lead` is how much a choice has to lead its baseline by.
+    resamples about their mean. `lead` is the smallest lead of a choice over its baseline.
     """
 
     scores: Scores
@@ -99,9 +89,9 @@ class SplitScores:
         `open_to` is a mask of what may be chosen. `others` are further candidates of which gains
         will be claimed.
         """
-        open_to = np.flatnonzero(open_to & scores.defined)
-        stays = np.broadcast_to(np.asarray(baseline), len(scores.values))[open_to]
-        places = np.unique([*open_to, *stays, *others])
+        open_places = np.flatnonzero(open_to & scores.defined)
+        stays = np.broadcast_to(np.asarray(baseline), len(scores.values))[open_places]
+        places = np.unique([*open_places, *stays, *others])
         draws = np.zeros((len(places), 2)) if scores.draws is None else scores.draws[places]
         draws = draws[:, np.isfinite(draws).all(axis=0)]
         count = draws.shape[1]
@@ -114,7 +104,7 @@ class SplitScores:
         if scores.draws is not None:
             # one limit for all, not one by each candidate's own error: those whose error came out
             # too small would be picked
-            largest = (moves[open_to] - moves[stays]).max(axis=0)
+            largest = (moves[open_places] - moves[stays]).max(axis=0)
             lead = float(np.quantile(largest, 1 - LEVEL)) * math.sqrt(1 + NOISE**2)
         return cls(scores, noises, moves, lead)
 
@@ -123,14 +113,18 @@ class SplitScores:
         """The noise under which the choice is made."""
         return NOISE * self.noises[:, 0]
 
-    def claim(self, rule: Rule, chosen: int, candidate: int, other: int) -> Claim:
-        """Claim what a candidate gains over another, given that the rule made this choice."""
+    def claim(self, rule: Rule, chosen: int, other: int, candidate: int | None = None) -> Claim:
+        """Claim the gain of a candidate over another, given that the rule made this choice.
+
+        The candidate is the choice itself unless one is named.
+        """
+        place = chosen if candidate is None else candidate
         values, source = self.scores.values, self.scores.source
-        before, after = float(values[other]), float(values[candidate])
+        before, after = float(values[other]), float(values[place])
         lead = after - before
-        moves = self.moves[candidate] - self.moves[other]
+        moves = self.moves[place] - self.moves[other]
         error = float(moves.std(ddof=1))
-        if candidate == other:
+        if place == other:
             return Claim(source, before, after, Interval(0.0, 0.0, 0.0), 0.0)
         if self.scores.draws is None:
             return Claim(source, before, after, Interval(lead))
@@ -139,7 +133,7 @@ class SplitScores:
         noisy = values[:, None] + NOISE * self.noises
         same = rule.choose(noisy) == chosen
         same[0] = True  # the choice itself
-        noise = self.noises[candidate] - self.noises[other]
+        noise = self.noises[place] - self.noises[other]
         value = lead if same.all() else lead - float(noise[same].mean()) / NOISE
         # what of each candidate's score moves with the lead; the rest stays as it is
         along = self.moves @ moves / (len(moves) - 1) / error**2
@@ -157,7 +151,7 @@ class SplitScores:
 def _truncated(steps: np.ndarray, chance: np.ndarray) -> Callable[[float], float]:
     """Return the probability of a smaller lead than observed, by the true lead.
 
-    Both are in standard errors from the observed lead. `chance` says how likely the choice is at
+    Both are in standard errors from the observed lead. `chance` has the probability of the choice at
     each of the steps.
     """
     fine = np.linspace(-_REACH, _REACH, 1601)

@@ -1,35 +1,85 @@
-"""The decision: of the candidates near the best expected score the cheapest, and what is claimed.
+"""The rule that chooses among candidates: of those near the best expected score the cheapest.
 
-No other code chooses among candidates. What differs between labels, judges, evaluations and
-profiles are the arguments: the sources and their weights, the limits, and how a claim is made.
+No other code chooses among candidates. Labels, judges, evaluations and profiles differ in their
+arguments: the sources and their weights, the limits, and the way a gain is claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
-from layerscope.choose.claims import claim_as_named
-from layerscope.choose.rule import ClaimMaker, Rule, affordable, unblocked
-from layerscope.choose.types import Candidate, Claim, Limits
+from layerscope.choose.candidates import Candidate, Claim, Limits
 from layerscope.core.scores import Scores
 from layerscope.core.statistics import Interval
+from layerscope.errors import InvalidValueError, LayerscopeError
 
-__all__ = ["Decision", "add_sources", "decide", "weigh_by_reliability"]
+_ROUNDING = 1e-9
+
+
+def decide(
+    candidates: Sequence[Candidate],
+    scores: Sequence[Scores],
+    baseline: int | Sequence[int],
+    limits: Limits | None = None,
+    make_claim: ClaimMaker | None = None,
+    noise: np.ndarray | float = 0.0,
+) -> Decision:
+    """Choose a candidate.
+
+    - `scores`: the sources, which are added with their weights. Only candidates that every source
+      scores may be chosen.
+    - `baseline`: the candidate that stays unless another is better; one for each candidate where
+      these differ.
+    - `limits`: the budget, the distance to the best at which a cheaper candidate is chosen, and
+      the cases in which the baseline stays. Without limits the best is chosen.
+    - `make_claim`: the function that claims a gain over the baseline; by default from the first
+      source, as if the choice had been named beforehand.
+    - `noise`: added to the scores before choosing, so that a claim can be made with what the
+      choice did not see (`SplitScores`).
+
+    >>> candidates = [Candidate((0, 1)), Candidate((0,), cost=0.5)]
+    >>> source = Scores(np.array([1.0, 0.9]), np.array([[1.0, 1.0], [0.89, 0.91]]), "encoder")
+    >>> decide(candidates, [source], 0, Limits(budget=0.5)).chosen
+    1
+    """
+    limits = limits or Limits()
+    within = affordable(candidates, limits)
+    expected = add_sources(scores, unblocked(candidates) & within)
+    rule = Rule.of(candidates, expected, baseline, limits)
+    picked = int(rule.choose((expected.values + noise)[:, None])[0])
+    stays = int(rule.baselines[picked])
+    claim = (make_claim or claim_as_named(scores[0]))(rule, picked, stays)
+    weak = claim.weak if limits.stay and within[stays] else ""
+    if weak:
+        claim = replace(claim, after=claim.before, gain=Interval(0.0, 0.0, 0.0), risk=0.0)
+    return Decision(
+        chosen=stays if weak else picked,
+        picked=picked,
+        best=rule.best,
+        baseline=stays,
+        expected=expected,
+        near=rule.near(expected.values[:, None])[:, 0],
+        tied=expected.tied(rule.compared),
+        claim=claim,
+        weak=weak,
+        rule=rule,
+    )
 
 
 @dataclass(frozen=True)
 class Decision:
     """The candidate that was chosen; candidates are places in their list.
 
-    - `picked`: what the scores lead to, before a weak claim made the baseline stay.
+    - `picked`: the candidate that the scores lead to, before a weak claim made the baseline stay.
     - `best`: the candidate with the highest expected score of those that are compared.
     - `near`: a mask of the candidates within the budget that score high enough to be chosen.
     - `tied`: a mask of the candidates that cannot be told from the best.
-    - `weak`: why the baseline stayed although another scores higher; empty otherwise.
-    - `rule`: what leads from scores to the choice.
+    - `weak`: the reason why the baseline stays although another scores higher; empty otherwise.
+    - `rule`: the function from scores to the choice.
     """
 
     chosen: int
@@ -61,53 +111,157 @@ class Decision:
         return tuple(sorted(layers | {chosen.layer}))
 
 
-def decide(
-    candidates: Sequence[Candidate],
-    scores: Sequence[Scores],
-    baseline: int | Sequence[int],
-    limits: Limits | None = None,
-    make_claim: ClaimMaker | None = None,
-    noise: np.ndarray | float = 0.0,
-) -> Decision:
-    """Choose a candidate.
+@dataclass(frozen=True)
+class Rule:
+    """The function from scores to the choice, for given candidates and limits.
 
-    - `scores`: the sources, which are added with their weights. Only candidates that every source
-      scores may be chosen.
-    - `baseline`: the candidate that stays unless another is better; one for each candidate where
-      these differ.
-    - `limits`: the budget, how near to the best a cheaper candidate has to be, and when the
-      baseline stays. Without limits the best is chosen.
-    - `make_claim`: how the gain over the baseline is claimed; by default from the first source, as
-      if the choice had been named beforehand.
-    - `noise`: what is added to the scores before choosing, so that a claim can be made with what
-      the choice did not see (`SplitScores`).
-
-    >>> ways = [Candidate((0, 1)), Candidate((0,), cost=0.5)]
-    >>> source = Scores(np.array([1.0, 0.9]), np.array([[1.0, 1.0], [0.89, 0.91]]), "encoder")
-    >>> decide(ways, [source], 0, Limits(budget=0.5)).chosen
-    1
+    A claim about the choice applies it again to many scores at once. `scores` are the expected
+    scores. `baselines` has the candidate that stays, for each candidate.
     """
-    limits = limits or Limits()
-    within = affordable(candidates, limits)
-    expected = add_sources(scores, unblocked(candidates) & within)
-    rule = Rule.of(candidates, expected, baseline, limits)
-    chosen = int(rule.choose((expected.values + noise)[:, None])[0])
-    stays = int(rule.baselines[chosen])
-    claim = (make_claim or claim_as_named(scores[0]))(rule, chosen, chosen, stays)
-    weak = claim.weak if limits.stay and within[stays] else ""
-    if weak:
-        claim = replace(claim, after=claim.before, gain=Interval(0.0, 0.0, 0.0), risk=0.0)
-    return Decision(
-        chosen=stays if weak else chosen,
-        picked=chosen,
-        best=rule.best,
-        baseline=stays,
-        expected=expected,
-        near=rule.near(expected.values[:, None])[:, 0],
-        tied=expected.tied(rule.compared),
-        claim=claim,
-        weak=weak,
-        rule=rule,
+
+    candidates: Sequence[Candidate]
+    scores: Scores
+    baselines: np.ndarray
+    limits: Limits
+    _slack_by_best: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        candidates: Sequence[Candidate],
+        scores: Scores,
+        baseline: int | Sequence[int],
+        limits: Limits,
+    ) -> Rule:
+        """Return the rule; an error if nothing may be chosen."""
+        if not scores.defined.any():
+            raise LayerscopeError(
+                "no candidate has a score: all texts have the same vector everywhere."
+            )
+        baselines = np.broadcast_to(np.asarray(baseline), len(candidates))
+        rule = cls(candidates, scores, baselines, limits)
+        if not rule.within.any():
+            known = rule.open if rule.open.any() else scores.defined
+            raise over_budget(limits.budget or 0, float(rule.cost[known].min()))
+        return rule
+
+    @cached_property
+    def cost(self) -> np.ndarray:
+        """The cost of every candidate."""
+        return np.array([candidate.cost for candidate in self.candidates])
+
+    @cached_property
+    def open(self) -> np.ndarray:
+        """A mask of the candidates that are scored and not blocked."""
+        return unblocked(self.candidates) & self.scores.defined
+
+    @cached_property
+    def within(self) -> np.ndarray:
+        """A mask of the open candidates within the budget."""
+        return self.open & affordable(self.candidates, self.limits)
+
+    @cached_property
+    def compared(self) -> np.ndarray:
+        """A mask of the candidates among which the best is looked for."""
+        return self.open if self.limits.same_readout else self.within
+
+    @cached_property
+    def best(self) -> int:
+        """The compared candidate with the highest expected score."""
+        return int(self._highest(self.scores.values[:, None], self.compared)[0])
+
+    def choose(self, values: np.ndarray) -> np.ndarray:
+        """Return the choices (n,) that scores (candidates, n) lead to."""
+        chosen = self._cheapest_near(values)
+        if self.limits.lead is None:
+            return chosen
+        columns = np.arange(values.shape[1])
+        stays = self.baselines[chosen]
+        lead = values[chosen, columns] - values[stays, columns]
+        return np.where((lead > self.limits.lead + 1e-12) | (stays == chosen), chosen, stays)
+
+    def near(self, values: np.ndarray) -> np.ndarray:
+        """Return a mask (candidates, n) of those within the budget that score high enough."""
+        if self.limits.keep is not None:
+            threshold = self.limits.keep * values[self.baselines[0]]
+        else:
+            best = self._highest(values, self.compared)
+            slack = np.stack([self._slack(int(place)) for place in best], axis=1)
+            threshold = values[best, np.arange(values.shape[1])] - slack
+        return self._allowed(values) & (values >= threshold - _ROUNDING)
+
+    def _cheapest_near(self, values: np.ndarray) -> np.ndarray:
+        """Return the cheapest near candidates; the highest within the budget where none is near."""
+        limits = self.limits
+        if limits.keep is None and not (limits.tolerance or limits.errors or limits.ties):
+            return self._highest(values, self.within)
+        near = self.near(values)
+        cost = np.where(near, self.cost[:, None], np.inf)
+        cheapest = np.where(near & (cost == cost.min(axis=0)), values, -np.inf).argmax(axis=0)
+        allowed = np.where(self._allowed(values), values, -np.inf)
+        return np.where(near.any(axis=0), cheapest, self._highest(allowed, self.within))
+
+    def _allowed(self, values: np.ndarray) -> np.ndarray:
+        """Return a mask (candidates, n) of those within the budget that the limits allow."""
+        within = np.broadcast_to(self.within[:, None], values.shape)
+        if not self.limits.same_readout:
+            return within
+        readouts = [candidate.readout for candidate in self.candidates]
+        number = np.array([readouts.index(readout) for readout in readouts])
+        same = within & (number[:, None] == number[self._highest(values, self.compared)])
+        return np.where(same.any(axis=0), same, within)
+
+    def _highest(self, values: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+        """Return the candidates (n,) with the highest scores; of equal ones the cheapest."""
+        order = np.argsort(self.cost, kind="stable")
+        order = order[allowed[order]]
+        highest: np.ndarray = order[values[order].argmax(axis=0)]
+        return highest
+
+    def _slack(self, best: int) -> np.ndarray:
+        """Return the distance below the best at which each candidate is near."""
+        if best not in self._slack_by_best:
+            limits = self.limits
+            draws = self.scores.draws
+            slack = np.full(len(self.cost), limits.tolerance)
+            if limits.errors and draws is not None:
+                slack = np.maximum(slack, limits.errors * (draws[best] - draws).std(axis=1))
+            if limits.ties:
+                slack = np.maximum(slack, self.scores.slack(best, self.open))
+            self._slack_by_best[best] = slack
+        return self._slack_by_best[best]
+
+
+ClaimMaker = Callable[[Rule, int, int], Claim]
+"""A function from a rule, its choice and another candidate to the claimed gain."""
+
+
+def claim_as_named(source: Scores) -> ClaimMaker:
+    """Claim the gain as if both candidates had been named before they were scored."""
+
+    def make_claim(_rule: Rule, chosen: int, other: int) -> Claim:
+        before, after = float(source.values[other]), float(source.values[chosen])
+        return Claim(source.source, before, after, source.gain(chosen, other))
+
+    return make_claim
+
+
+def unblocked(candidates: Sequence[Candidate]) -> np.ndarray:
+    """Return a mask of the candidates that may be chosen."""
+    return np.array([not candidate.blocked for candidate in candidates])
+
+
+def affordable(candidates: Sequence[Candidate], limits: Limits) -> np.ndarray:
+    """Return a mask of the candidates within the budget."""
+    cost = np.array([candidate.cost for candidate in candidates])
+    return cost <= (np.inf if limits.budget is None else limits.budget + _ROUNDING)
+
+
+def over_budget(budget: float, least: float) -> InvalidValueError:
+    """Return the error for a budget that no candidate keeps."""
+    return InvalidValueError(
+        f"no candidate costs at most {budget:g} of today's computation: the cheapest costs "
+        f"{least:.2f}. Allow {least:.2f} or more."
     )
 
 
@@ -130,19 +284,20 @@ def weigh_by_reliability(scores: Sequence[Scores]) -> Scores:
     """
     if len(scores) == 1:
         return scores[0]
-    sources = []
+    weighted = []
     for source in scores:
         known = source.defined
         noise = 0.0 if source.draws is None else source.draws[known].var(axis=1).mean()
         spread = source.values[known].std() or 1.0
         reliability = max(0.0, 1 - noise / spread**2)
-        sources.append(replace(source, weight=source.weight * reliability))
-    return replace(_weighted_sum(sources), source="+".join(source.source for source in scores))
+        weighted.append(replace(source, weight=source.weight * reliability))
+    return replace(_weighted_sum(weighted), source="+".join(source.source for source in scores))
 
 
 def _weighted_sum(scores: Sequence[Scores]) -> Scores:
     """Add standardized scores with their weights."""
-    count = min((one.draws.shape[1] for one in scores if one.draws is not None), default=0)
+    counts = [source.draws.shape[1] for source in scores if source.draws is not None]
+    count = min(counts, default=0)
     values = np.zeros(len(scores[0].values))
     draws = np.zeros((len(values), count))
     for source in scores:
@@ -150,8 +305,6 @@ def _weighted_sum(scores: Sequence[Scores]) -> Scores:
         mean = known.mean()
         scale = source.weight / (known.std() or 1.0)
         values = values + scale * (source.values - mean)
-        if source.draws is None:
-            draws = draws + scale * (source.values[:, None] - mean)
-        else:
-            draws = draws + scale * (source.draws[:, :count] - mean)
+        resampled = source.values[:, None] if source.draws is None else source.draws[:, :count]
+        draws = draws + scale * (resampled - mean)
     return Scores(values, draws if count else None, scores[0].source)

@@ -5,7 +5,8 @@ A rule that reads an `Evidence` cannot tell where it comes from: a profile, or p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,28 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Curve", "Evidence"]
 
-# Vectors of a pretrained model share a direction (mean cosine 0.6 and more); contrastive training
-# at a layer spreads them out.
 ISOTROPIC = 0.3
-# Norm of the largest token over the median that makes a valley, where the final norm hides the
-# valley itself.
+"""The mean cosine below which a layer seems trained for embedding. Vectors of a pretrained model
+share a direction (mean cosine 0.6 and more); contrastive training at a layer spreads them out."""
+
 SINK_RATIO = 10.0
+"""The norm of the largest token over the median that makes a valley, where the final norm hides the
+valley itself."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric over layers 0 … n: its value and its 95 % interval (the value itself where none is
-    known)."""
+    """A metric over layers 0 … n, with 95 % bounds (the value itself where none are known)."""
 
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
     @classmethod
-    def exact(cls, value: Any) -> Curve:
+    def exact(cls, value: np.ndarray) -> Curve:
         """Return a curve without known uncertainty."""
-        array = np.asarray(value, dtype=float)
-        return cls(array, array, array)
+        return cls(value, value, value)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Evidence:
     tuning_known: bool = True
     untrained: bool = False
     wordless: bool = False
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
     def curve(self, metric: str) -> Curve | None:
         """Return a metric's curve if it was measured at every layer."""
@@ -72,103 +72,93 @@ class Evidence:
             return None
         return curve if np.isfinite(curve.value).all() else None
 
-    @property
-    def sink_visible(self) -> bool:
-        """Whether the measured states show a sink's norm.
-
-        The final norm, applied at every layer, takes it out.
-        """
-        return self.final_norm != "applied" or not self.has_final_norm
-
 
 def from_run(run: Profile) -> Evidence:
     """Return the evidence in a finished profile."""
-    blocks = int(run.manifest["model"]["n_blocks"])
+    model = run.manifest["model"]
+    blocks = int(model["n_blocks"])
     table = whole_layers(run.table)
     table = table[(table["normalization"] == "raw") & (table["sink"] == "keep")]
     curves: dict[str, Curve] = {}
     for metric, rows in table.groupby("metric"):
-        rows = rows.drop_duplicates("layer").set_index("layer").reindex(range(blocks + 1))
-        curves[str(metric)] = Curve(
-            *(rows[name].to_numpy(dtype=float) for name in ("value", *INTERVAL))
-        )
+        by_layer = rows.drop_duplicates("layer").set_index("layer").reindex(range(blocks + 1))
+        columns = (by_layer[name].to_numpy(dtype=float) for name in ("value", *INTERVAL))
+        curves[str(metric)] = Curve(*columns)
     if "curvature" in curves and run.manifest["conventions"].get("curvature_absolute"):
         bent = curves["curvature"]
         curves["curvature"] = Curve(np.pi - bent.value, np.pi - bent.high, np.pi - bent.low)
     reading = Reading.of(run.manifest)
+    prompts = int(run.manifest["counts"]["prompts"])
+    few = f"the profile has only {count_of(prompts, 'prompts')}: 100 or more give steadier curves."
     return Evidence(
         model=run.name,
         n_blocks=blocks,
         curves=curves,
         final_norm=str(reading.final_norm),
         has_final_norm=reading.has_norm,
-        tuned=_tuned(run.manifest["model"], curves, reading.shows_output),
+        tuned=_tuned(model, curves.get("anisotropy") if reading.shows_output else None),
         tuning_known=reading.shows_output and "anisotropy" in curves,
-        untrained=bool(run.manifest["model"].get("untrained")),
+        untrained=bool(model.get("untrained")),
         wordless=bool(run.manifest.get("corpus", {}).get("lack_words")),
-        warnings=_warnings(run.manifest),
+        warnings=(few,) if prompts < 50 else (),
     )
 
 
-def _tuned(model: dict[str, Any], curves: dict[str, Curve], shows_last: bool) -> str | None:
+def _tuned(model: Mapping[str, Any], anisotropy: Curve | None) -> str | None:
+    """Return why a model seems trained for embedding at its last layer; None if it does not."""
     if model.get("exported"):
         return f"it is an export of layerscope ({model['exported']}), whose last layer was chosen"
     if model.get("sentence_encoder") or model.get("normalizes"):
         return "it comes with a sentence-embedding pipeline that reads the last layer"
-    spread = curves.get("anisotropy")
-    if (
-        shows_last
-        and spread is not None
-        and np.isfinite(spread.value[-1])
-        and spread.value[-1] < ISOTROPIC
-    ):
-        cosine = f"{spread.value[-1]:.2f}"
-        return f"the mean cosine of its last-layer vectors is {cosine}, which contrastive training at that layer leaves behind"
+    if anisotropy is not None and anisotropy.value[-1] < ISOTROPIC:
+        return (
+            f"the mean cosine of its last-layer vectors is {anisotropy.value[-1]:.2f}, which "
+            "contrastive training at that layer leaves behind"
+        )
     return None
 
 
-def _warnings(manifest: dict[str, Any]) -> tuple[str, ...]:
-    prompts = int(manifest["counts"]["prompts"])
-    if prompts >= 50:
-        return ()
-    count = count_of(prompts, "prompts")
-    return (f"the profile has only {count}: 100 or more give steadier curves.",)
+@dataclass(frozen=True)
+class ValleySigns:
+    """The probability of a valley and what was seen of it.
 
-
-def read_valley(evidence: Evidence) -> tuple[float | None, str, bool]:
-    """Return the probability of a valley, what was seen, and whether it was read as published.
-
-    The probability is None where nothing tells.
+    The probability is None where nothing tells. `as_fitted`: it was read as in the published
+    results.
     """
+
+    probability: float | None
+    seen: str
+    as_fitted: bool = False
+
+
+def read_valley(evidence: Evidence) -> ValleySigns:
+    """Return the signs of a valley in prompt entropy, or in the sink where the norm hides it."""
     entropy = evidence.curve("prompt_entropy")
     sink = evidence.curve("sink_ratio")
-    valley = (
-        None if entropy is None else find_valley(entropy.value, low=entropy.low, high=entropy.high)
-    )
-    if valley is not None and evidence.sink_visible:
-        return (
-            valley.probability,
-            f"prompt entropy dips by {valley.share:.0%} of its shoulder",
-            True,
-        )
+    valley = None
+    if entropy is not None:
+        valley = find_valley(entropy.value, low=entropy.low, high=entropy.high)
+    # the final norm, applied at every layer, takes a sink's norm out of the states
+    is_visible = evidence.final_norm != "applied" or not evidence.has_final_norm
+    if valley is not None and is_visible:
+        seen = f"prompt entropy dips by {valley.share:.0%} of its shoulder"
+        return ValleySigns(valley.probability, seen, as_fitted=True)
     if sink is not None:
         # the layers between: the embedding's and the last layer's norms have other causes
-        largest = float(sink.value[1:-1].max()) if len(sink.value) > 2 else 1.0
+        largest = float(sink.value[1:-1].max(initial=1.0))
         # a sink around the limit may or may not have made a valley: odds of 1 at the limit, 9 at
         # twice, 1/9 at half of it
         odds = (largest / SINK_RATIO) ** np.log2(9)
-        return float(odds / (1 + odds)), f"one token reaches {largest:.0f} × the median norm", False
+        seen = f"one token reaches {largest:.0f} × the median norm"
+        return ValleySigns(float(odds / (1 + odds)), seen)
     if valley is not None:
-        seen = "prompt entropy was measured behind the final norm, which hides its valley, and the sink was not measured"
-        return (
+        return ValleySigns(
             None,
-            f"{seen} (profile with final_norm=hf, or with metrics=prompt_entropy,sink_ratio)",
-            False,
+            "prompt entropy was measured behind the final norm, which hides its valley, and the "
+            "sink was not measured (profile with final_norm=hf, or with "
+            "metrics=prompt_entropy,sink_ratio)",
         )
     if "prompt_entropy" in evidence.curves:
-        return (
-            None,
-            "prompt entropy was not measured at every layer, and the sink not at all",
-            False,
-        )
-    return None, "neither prompt entropy nor the sink was measured at every layer", False
+        seen = "prompt entropy was not measured at every layer, and the sink not at all"
+        return ValleySigns(None, seen)
+    return ValleySigns(None, "neither prompt entropy nor the sink was measured at every layer")

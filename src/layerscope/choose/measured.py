@@ -7,7 +7,7 @@ choice and its gain are made on the same items: `SplitScores` says what such a c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,42 +15,37 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from layerscope.choose.bounds import block_limits
+from layerscope.choose.candidates import Candidate, block_limits
 from layerscope.choose.choice import Choice
 from layerscope.choose.claims import SplitScores
-from layerscope.choose.decide import Decision, decide
-from layerscope.choose.types import Candidate
+from layerscope.choose.decide import Decision, decide, unblocked
 from layerscope.core.conventions import Reading
-from layerscope.core.readout import Readout, readout_names, readouts_of
+from layerscope.core.readout import Readout, readout_names
 from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.items import ItemScores, resampled, same_items
-from layerscope.evaluation.run import DEFAULT_GAIN
+from layerscope.evaluation.run import DEFAULT_GAIN, TASK_COLUMNS
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
 
 _TASKS = 5  # fewer say too little about how much tasks differ
+_OTHER_READOUT = "another readout was asked for"
+_MISSING = "items are not stored for every task: "
 
 WhyNot = Callable[[Readout], str | None]
-"""From a readout to why it cannot be used; None where it can."""
+"""From a readout to the reason why it cannot be used; None where it can."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Candidates with their mean scores over tasks, in points.
-
-    `paired` says whether all were scored on the same items, `by_tasks` whether the items of a task
-    are not known. `left_out` is the number of candidates that lack a score on some task.
-    """
+    """Candidates with their mean scores over tasks, in points, and notes on these scores."""
 
     candidates: list[Candidate]
     scores: Scores
     tasks: list[str]
-    paired: bool
-    by_tasks: bool
-    left_out: int
+    notes: tuple[str, ...]
 
     def last_of(self, candidate: int) -> int:
         """Return the last layer under the candidate's readout."""
@@ -64,24 +59,6 @@ class Measured:
         readouts = [candidate.readout for candidate in self.candidates]
         return self.last_of(readouts.index(Readout())) if Readout() in readouts else None
 
-    def warnings(self) -> list[str]:
-        """Return what is not known about the scores."""
-        missing = "items are not stored for every task: "
-        notes = []
-        if self.scores.draws is None:
-            notes.append(f"{missing}how certain the scores are is not known.")
-        elif self.by_tasks:
-            notes.append(f"{missing}layers were compared by how they differ from task to task.")
-        elif not self.paired:
-            notes.append(
-                f"{missing}layers were compared by their intervals, as if scored on different items."
-            )
-        if self.left_out:
-            notes.append(
-                f"{self.left_out} layers or readouts lack a score on some task and were left out."
-            )
-        return notes
-
 
 def measure(
     evaluation: Evaluation, readouts: Collection[str] | None = None, seed: int = 0
@@ -92,51 +69,51 @@ def measure(
     otherwise None.
     """
     table = evaluation.gains.dropna(subset=["score"])
-    table = table.assign(readout=pd.Series(readout_names(table), index=table.index, dtype=object))
+    table = table.assign(readout=readout_names(table))
     if readouts is not None:
         table = table[table["readout"].isin(readouts)]
-    if table.empty:
-        named = f" for {', '.join(sorted(readouts))}" if readouts else ""
-        raise LayerscopeError(f"the evaluation in {evaluation.path} has no scores{named}.")
-    parts = list(table.groupby(["task", "split", "subset"], sort=True))
-    counts = table.groupby(["readout", "layer"]).size()
-    complete = counts[counts == len(parts)].index.to_list()
-    places = sorted((str(name), int(layer)) for name, layer in complete)
-    if not places:
+    wide = table.pivot(index=["readout", "layer"], columns=TASK_COLUMNS, values="score")
+    complete = wide.dropna()
+    if complete.empty:
         raise LayerscopeError(
             "no layer was scored on every task of the evaluation, so layers cannot be compared."
         )
-    items = evaluation.items()
-    parts_of_task = pd.Series([str(key[0]) for key, _ in parts]).value_counts()
-    tasks = sorted(parts_of_task.index)
-    by_task = {task: np.zeros(len(places)) for task in tasks}
-    values, draws = np.zeros(len(places)), np.zeros((len(places), DRAWS))
-    paired, by_tasks = True, False
-    for number, ((task, split, subset), rows) in enumerate(parts):
-        share = 100 / int(parts_of_task[str(task)]) / len(tasks)
-        of_part = rows.set_index(["readout", "layer"])
-        scores = np.array([float(of_part["score"][place]) for place in places])
-        part_items = items.get((str(task), str(split), str(subset)), {})
-        moves, in_pairs = _resample(f"{task}/{split}/{subset}", of_part, places, part_items, seed)
-        values += share * scores
-        by_task[str(task)] += share * len(tasks) * scores
-        draws += share * scores[:, None]
-        if moves is not None:
-            # each task's items are its own, so its resamples must not follow another task's order
-            order = np.random.default_rng([seed, number]).permutation(DRAWS)
-            draws += share * moves[:, order]
-        paired, by_tasks = paired and in_pairs, by_tasks or moves is None
-    if by_tasks and len(tasks) >= _TASKS:
-        draws = values[:, None] + _spread_over_tasks(np.stack(list(by_task.values())), seed)
-    known = not by_tasks or len(tasks) >= _TASKS
+    by_task = 100 * complete.T.groupby(level="task").mean()
+    tasks = [str(task) for task in by_task.index]
+    parts_of_task = complete.columns.get_level_values("task").value_counts()
+    values = by_task.mean().to_numpy()
+    moved = np.zeros((len(values), DRAWS))
+    sources = []
+    for number, (key, rows) in enumerate(table.groupby(TASK_COLUMNS)):
+        part = (str(key[0]), str(key[1]), str(key[2]))
+        moves, source = _resample(evaluation, part, rows, list(complete.index), seed)
+        # each task's items are its own, so its resamples must not follow another task's order
+        order = np.random.default_rng([seed, number]).permutation(DRAWS)
+        moved += 100 / parts_of_task[part[0]] / len(tasks) * moves[:, order]
+        sources.append(source)
+    draws: np.ndarray | None = values[:, None] + moved
+    notes = []
+    if "unknown" in sources and len(tasks) < _TASKS:
+        draws = None
+        notes.append(f"{_MISSING}how certain the scores are is not known.")
+    elif "unknown" in sources:
+        draws = values[:, None] + _spread_over_tasks(by_task.to_numpy(), seed)
+        notes.append(f"{_MISSING}layers were compared by how they differ from task to task.")
+    elif "intervals" in sources:
+        notes.append(
+            f"{_MISSING}layers were compared by their intervals, as if scored on different items."
+        )
+    if len(complete) < len(wide):
+        notes.append(
+            f"{len(wide) - len(complete)} layers or readouts lack a score on some task and were "
+            "left out."
+        )
     blocks = int(evaluation.manifest["model"]["n_blocks"])
-    by_name = {readout.name: readout for readout in readouts_of(table)}
     candidates = [
-        Candidate(tuple(range(layer)), readout=by_name[name], cost=layer / blocks)
-        for name, layer in places
+        Candidate(tuple(range(layer)), readout=Readout.parse(name), cost=layer / blocks)
+        for name, layer in complete.index
     ]
-    source = Scores(values, draws if known else None, f"{len(tasks)} tasks")
-    return Measured(candidates, source, tasks, paired, by_tasks, len(counts) - len(places))
+    return Measured(candidates, Scores(values, draws, f"{len(tasks)} tasks"), tasks, tuple(notes))
 
 
 def _spread_over_tasks(points: np.ndarray, seed: int) -> np.ndarray:
@@ -149,30 +126,31 @@ def _spread_over_tasks(points: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _resample(
-    name: str,
+    evaluation: Evaluation,
+    part: tuple[str, str, str],
     rows: pd.DataFrame,
     places: list[tuple[str, int]],
-    items: Mapping[tuple[str, int], ItemScores],
     seed: int,
-) -> tuple[np.ndarray | None, bool]:
-    """Return deviations of each candidate's score (candidates, draws), and whether they are paired.
+) -> tuple[np.ndarray, str]:
+    """Return deviations of each candidate's score on one task (candidates, draws), and their source.
 
-    Without stored items they are drawn from the intervals of the gains, each candidate by itself;
-    None where there are none either. `rows` has a row per readout and layer.
+    Without stored items they are drawn from the intervals of the gains, each candidate by itself.
     """
-    known = [items[place] for place in places if place in items]
-    if len(known) == len(places) and same_items(known):
-        scores = np.array([[item.score()] for item in known])
-        return np.nan_to_num(resampled(known, seed) - scores), True
+    stored = evaluation.items().get(part, {})
+    items: list[ItemScores] = [stored[place] for place in places if place in stored]
+    if len(items) == len(places) and same_items(items):
+        scores = np.array([[item.score()] for item in items])
+        return np.nan_to_num(resampled(items, seed) - scores), "items"
+    bounds = rows.set_index(["readout", "layer"]).reindex(places)
     for columns in (DEFAULT_GAIN[1:], list(INTERVAL)):
-        low, high = rows.reindex(places).reindex(columns=columns).to_numpy(dtype=float).T
-        sd = (high - low) / (2 * Z95)
-        if np.isfinite(sd).all() and sd.max() > 0:
+        low, high = bounds.reindex(columns=columns).to_numpy(dtype=float).T
+        error = (high - low) / (2 * Z95)
+        if np.isfinite(error).all() and error.max() > 0:
             # a layer has no error against itself, which does not say that its score has none
-            sd = np.where(sd > 0, sd, sd.max())
-            rng = np.random.default_rng([seed, len(name)])
-            return (rng.standard_normal((DRAWS, len(places))) * sd).T, False
-    return None, False
+            error = np.where(error > 0, error, error.max())
+            rng = np.random.default_rng([seed, len("/".join(part))])
+            return (rng.standard_normal((DRAWS, len(places))) * error).T, "intervals"
+    return np.zeros((len(places), DRAWS)), "unknown"
 
 
 def choose_measured(
@@ -190,19 +168,21 @@ def choose_measured(
     that cannot be are named in `passed_over`.
     """
     manifest = evaluation.manifest
-    known = [r.name for r in readouts_of(evaluation.gains.dropna(subset=["score"]))]
-    asked = set(known) if readouts is None else set(known) & set(readouts)
-    if not asked:
+    blocks = int(manifest["model"]["n_blocks"])
+    known = set(readout_names(evaluation.gains.dropna(subset=["score"])))
+    if not known:
+        raise LayerscopeError(f"the evaluation in {evaluation.path} has no scores.")
+    allowed = known if readouts is None else known & set(readouts)
+    if not allowed:
         raise LayerscopeError(
             f"the evaluation in {evaluation.path} did not measure {', '.join(readouts or [])}. "
             f"It measured: {', '.join(sorted(known))}."
-            if readouts
-            else f"the evaluation in {evaluation.path} has no scores."
         )
-    measured = measure(evaluation, asked | {Readout().name}, seed)
-    candidates = _block(measured.candidates, asked, usable)
-    if all(candidate.blocked for candidate in candidates):
-        unusable = next(one for one in candidates if one.blocked != _NOT_ASKED)
+    measured = measure(evaluation, allowed | {Readout().name}, seed)
+    candidates = [_block(candidate, allowed, usable) for candidate in measured.candidates]
+    open_to = unblocked(candidates)
+    if not open_to.any():
+        unusable = next(one for one in candidates if one.blocked != _OTHER_READOUT)
         raise LayerscopeError(
             f"no readout of the evaluation in {evaluation.path} can be used: "
             f"{unusable.readout}: {unusable.blocked}."
@@ -210,115 +190,94 @@ def choose_measured(
     scores, default = measured.scores, measured.default
     lasts = [measured.last_of(i) for i in range(len(candidates))]
     stays = lasts
-    if default is not None and not candidates[default].blocked:
+    if default is not None and open_to[default]:
         stays = [default] * len(candidates)
-    open_to = np.array([not candidate.blocked for candidate in candidates])
     others = lasts if default is None else [*lasts, default]
     split = SplitScores.of(scores, open_to, stays, others, seed)
-    limits = block_limits(max_blocks, tolerance, int(manifest["model"]["n_blocks"]))
+    limits = block_limits(max_blocks, tolerance, blocks)
     if max_blocks is None:
         limits = replace(limits, lead=split.lead)
     decision = decide(candidates, [scores], stays, limits, split.claim, split.noise)
     chosen, last = decision.chosen, lasts[decision.chosen]
     reference = last if default is None else default
-    claim = split.claim(decision.rule, chosen, chosen, reference)
-    by_readout = split.claim(decision.rule, chosen, last, reference)
-    by_layer = split.claim(decision.rule, chosen, chosen, last)
-    candidate, best = candidates[chosen], candidates[decision.best]
-    assert candidate.readout is not None
+    claim = split.claim(decision.rule, chosen, reference)
+    candidate = candidates[chosen]
     abstained = chosen == decision.baseline and chosen != decision.best and max_blocks is None
-    tied = [candidates[i] for i in np.flatnonzero(decision.tied)]
-    conventions = manifest.get("conventions", {})
     count = len(measured.tasks)
-    on = f"{count} task{'s' * (count != 1)}"
+    tasks = f"{count} task{'s' * (count != 1)}"
+    conventions = manifest.get("conventions", {})
+    path = None if evaluation.path is None else str(evaluation.path)
+    is_centered = candidate.readout is not None and candidate.readout.centering != "none"
     return Choice(
         layer=candidate.layer,
-        readout=candidate.readout.name,
+        readout=candidate.readout_name,
         gain=claim.gain,
         risk_of_loss=claim.risk,
         tied=decision.tied_layers,
         rule="measured",
-        gain_readout=by_readout.gain,
-        gain_layer=by_layer.gain,
-        layers=int(manifest["model"]["n_blocks"]),
+        gain_readout=split.claim(decision.rule, chosen, reference, last).gain,
+        gain_layer=split.claim(decision.rule, chosen, last).gain,
+        layers=blocks,
         model=str(manifest["model"]["name"]),
-        reason=_reason(decision, best.layer, int(open_to.sum()), on, abstained),
-        warnings=(*_bound_warning(decision, candidates), *measured.warnings()),
+        reason=_reason(decision, int(open_to.sum()), tasks, abstained),
+        warnings=(*bound_warning(decision), *measured.notes),
         abstained=abstained,
-        metric=f"mean score over {on}",
+        metric=f"mean score over {tasks}",
         before=claim.before,
         after=claim.after,
         identity=dict(manifest["model"]),
-        source=None if evaluation.path is None else str(evaluation.path),
+        source=path,
         max_length=Reading.of(conventions).max_length,
         unit_length=conventions.get("unit_length"),
-        center_on=str(evaluation.path) if candidate.readout.centering != "none" else None,
+        center_on=path if is_centered else None,
         passed_over=_passed_over(candidates, scores, chosen),
-        extra={
-            "tasks": measured.tasks,
-            "candidates": int(open_to.sum()),
-            "tied_candidates": [
-                {"readout": one.readout.name, "layer": one.layer} for one in tied if one.readout
-            ],
-        },
     )
 
 
-_NOT_ASKED = "another readout was asked for"
+def _block(candidate: Candidate, allowed: Collection[str], usable: WhyNot | None) -> Candidate:
+    """Return a candidate with the reason why it may not be chosen, if there is one."""
+    if candidate.readout is None or candidate.readout.name not in allowed:
+        return replace(candidate, blocked=_OTHER_READOUT)
+    return replace(candidate, blocked=(usable and usable(candidate.readout)) or "")
 
 
-def _block(
-    candidates: list[Candidate], asked: Collection[str], usable: WhyNot | None
-) -> list[Candidate]:
-    """Return the candidates with the reason why they may not be chosen, if there is one."""
-    blocked = []
-    for candidate in candidates:
-        assert candidate.readout is not None
-        why = _NOT_ASKED
-        if candidate.readout.name in asked:
-            why = (usable(candidate.readout) if usable is not None else None) or ""
-        blocked.append(replace(candidate, blocked=why))
-    return blocked
-
-
-def _reason(decision: Decision, best: int, count: int, on: str, abstained: bool) -> str:
+def _reason(decision: Decision, count: int, tasks: str, abstained: bool) -> str:
     """Return why this candidate was chosen, in words."""
-    many = f"best of {count} on {on}"
+    best = f"best of {count} on {tasks}"
     if abstained:
-        luck = "equal candidates can differ as much"
+        doubt = "equal candidates can differ as much"
         if decision.expected.draws is None:
-            luck = "how certain that is is not known"
-        return f"layer {best} is {many}, but {luck}: the last layer is kept."
-    where = ""
+            doubt = "how certain that is is not known"
+        layer = decision.rule.candidates[decision.best].layer
+        return f"layer {layer} is {best}, but {doubt}: the last layer is kept."
     if decision.chosen != decision.best:
-        where = "earliest layer near the " if decision.rule.limits.tolerance else "near the "
-    return f"{where}{many}; the gain leaves out what picking it on the same items is worth."
+        near = "earliest layer near the" if decision.rule.limits.tolerance else "near the"
+        best = f"{near} {best}"
+    return f"{best}; the gain leaves out what picking it on the same items is worth."
 
 
-def _bound_warning(decision: Decision, candidates: list[Candidate]) -> list[str]:
+def bound_warning(decision: Decision) -> list[str]:
     """Return a warning if no layer within the bound is near the best."""
     if decision.kept:
         return []
-    limits, values = decision.rule.limits, decision.expected.values
+    values = decision.expected.values
     lost = values[decision.best] - values[decision.chosen]
+    layer = decision.rule.candidates[decision.chosen].layer
     return [
-        f"no layer within max_blocks= is within {limits.tolerance:g} points of the best: layer "
-        f"{candidates[decision.chosen].layer} is expected to be {lost:.1f} below."
+        f"no layer within max_blocks= is within {decision.rule.limits.tolerance:g} points of the "
+        f"best: layer {layer} is expected to be {lost:.1f} below."
     ]
 
 
 def _passed_over(candidates: list[Candidate], scores: Scores, chosen: int) -> tuple[str, ...]:
     """Return the best candidate that cannot be used, in words, if it scored above the choice."""
-    unusable = np.array([one.blocked not in ("", _NOT_ASKED) for one in candidates])
-    if not unusable.any():
-        return ()
+    unusable = np.array([one.blocked not in ("", _OTHER_READOUT) for one in candidates])
     best = scores.best(unusable)
-    if scores.values[best] <= scores.values[chosen]:
+    if not unusable.any() or scores.values[best] <= scores.values[chosen]:
         return ()
-    points = f"{scores.values[best]:.2f} against {scores.values[chosen]:.2f}"
     candidate = candidates[best]
-    assert candidate.readout is not None
+    points = f"{scores.values[best]:.2f} against {scores.values[chosen]:.2f}"
     return (
-        f"{candidate.readout.name} at layer {candidate.layer} scored higher ({points}), but cannot "
+        f"{candidate.readout_name} at layer {candidate.layer} scored higher ({points}), but cannot "
         f"be used: {candidate.blocked}.",
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerscope.choose.choice import Choice
-from layerscope.choose.evidence import from_run
 from layerscope.choose.label_free import choose_label_free
 from layerscope.choose.labels.select import choose_by_labels
 from layerscope.choose.measured import WhyNot, choose_measured
@@ -51,63 +50,34 @@ def select(
     With labels, further keywords are `layers` (all), `folds` (5), `max_length`, `batch_size`,
     `store`, `store_size` and `progress`.
     """
+    limits: Any = {"max_blocks": max_blocks, "tolerance": tolerance}
     if labels is not None:
         if len(runs) != 1 or rule is not None or usable is not None:
             raise LayerscopeError("labels take one model or the folder of one run, without a rule.")
-        return choose_by_labels(
-            runs[0],
-            labels,
-            readouts=readouts,
-            max_blocks=max_blocks,
-            tolerance=tolerance,
-            seed=seed,
-            **options,
-        )
+        return choose_by_labels(runs[0], labels, readouts=readouts, seed=seed, **limits, **options)
     if options:
         raise InvalidValueError(f"{next(iter(options))}= is for a choice with labels=.")
+    profile, evaluation = _open_runs(runs)
     names = _parse_names(readouts)
-    profiles, evaluations = _sort(runs)
-    if not profiles and not evaluations:
-        raise LayerscopeError("give the folder of a profile or of an evaluation.")
-    if len(profiles) > 1 or len(evaluations) > 1:
-        raise LayerscopeError(
-            "give at most one profile and one evaluation: a choice is about one model."
-        )
-    if profiles and evaluations:
-        _check_same(profiles[0], evaluations[0])
-    if evaluations and rule in (None, "measured"):
-        return choose_measured(
-            evaluations[0],
-            readouts=names,
-            max_blocks=max_blocks,
-            tolerance=tolerance,
-            seed=seed,
-            usable=usable,
-        )
-    if rule == "measured" or not profiles:
+    if evaluation is not None and rule in (None, "measured"):
+        return choose_measured(evaluation, readouts=names, seed=seed, usable=usable, **limits)
+    if rule == "measured" or profile is None:
         needed = "evaluate" if rule == "measured" else "profile"
         raise LayerscopeError(
             f"the rule {rule!r} reads another kind of run: make one with `layerscope {needed}`."
         )
-    profile = profiles[0]
     items = profile.manifest["conventions"].get("items", "texts")
     if items != "texts":
         raise LayerscopeError(
             f"{profile.name} reads {items}, and rules without labels rest on scores of language "
             "models. Measure its layers with `layerscope probe MODEL --data DATA`."
         )
-    return choose_label_free(
-        from_run(profile),
-        rule or "evidence",
-        max_blocks=max_blocks,
-        tolerance=tolerance,
-        readout=_single_readout(names, usable),
-        profile=profile,
-    )
+    readout = _single_readout(names, usable)
+    return choose_label_free(profile, rule or "evidence", readout=readout, **limits)
 
 
-def _sort(sources: tuple[Any, ...]) -> tuple[list[Profile], list[Evaluation]]:
-    """Open the sources, and tell profiles from evaluations."""
+def _open_runs(sources: Sequence[Any]) -> tuple[Profile | None, Evaluation | None]:
+    """Return the profile and the evaluation among the sources, of which one may be missing."""
     from layerscope.evaluation.run import Evaluation
     from layerscope.profiling.run import Profile
 
@@ -122,24 +92,36 @@ def _sort(sources: tuple[Any, ...]) -> tuple[list[Profile], list[Evaluation]]:
             profiles.append(run)
         elif isinstance(run, Evaluation):
             evaluations.append(run)
-        elif run is not source:
-            raise LayerscopeError(
-                f"{source} holds a {getattr(run, 'kind', 'run')}; a choice rests on a profile or "
-                "an evaluation."
-            )
         else:
+            kind = getattr(run, "kind", type(run).__name__)
             raise InvalidValueError(
-                "expected the folder of a run, a Profile or an Evaluation, not "
-                f"{type(source).__name__}."
+                f"a choice rests on a profile or an evaluation; the source given is a {kind}."
             )
-    return profiles, evaluations
+    if not profiles and not evaluations:
+        raise LayerscopeError("give the folder of a profile or of an evaluation.")
+    if len(profiles) > 1 or len(evaluations) > 1:
+        raise LayerscopeError(
+            "give at most one profile and one evaluation: a choice is about one model."
+        )
+    profile = profiles[0] if profiles else None
+    evaluation = evaluations[0] if evaluations else None
+    if profile is not None and evaluation is not None:
+        profiled = ModelIdentity.of(profile.manifest["model"])
+        evaluated = ModelIdentity.of(evaluation.manifest["model"])
+        difference = profiled.difference(evaluated)
+        if difference is not None:
+            raise LayerscopeError(
+                f"the runs are of different models: {profiled.name} was profiled, "
+                f"{evaluated.name} evaluated, and they differ in {difference}."
+            )
+    return profile, evaluation
 
 
 def _refuse_model(source: str | Path) -> None:
     """Raise for a model where a run is meant, and say how to make one."""
     path, name = Path(source), str(source)
     is_model = (path / "config.json").is_file() and not (path / MANIFEST).is_file()
-    if not is_model and not path.exists():
+    if not path.exists():
         from layerscope.models.catalogue import catalogue  # loads torch
 
         is_model = name in catalogue()
@@ -152,17 +134,6 @@ def _refuse_model(source: str | Path) -> None:
         )
 
 
-def _check_same(profile: Profile, evaluation: Evaluation) -> None:
-    profiled = ModelIdentity.of(profile.manifest["model"])
-    evaluated = ModelIdentity.of(evaluation.manifest["model"])
-    difference = profiled.difference(evaluated)
-    if difference is not None:
-        raise LayerscopeError(
-            f"the runs are of different models: {profiled.name} was profiled, {evaluated.name} "
-            f"evaluated, and they differ in {difference}."
-        )
-
-
 def _parse_names(readouts: str | Sequence[str] | None) -> list[str] | None:
     if readouts is None:
         return None
@@ -171,12 +142,13 @@ def _parse_names(readouts: str | Sequence[str] | None) -> list[str] | None:
 
 
 def _single_readout(names: list[str] | None, usable: WhyNot | None) -> str:
+    """Return the one readout that a rule without labels is about."""
     if names is not None and len(names) > 1:
         raise LayerscopeError(
             "rules without labels compare layers, not readouts: give one readout, or an evaluation."
         )
     readout = names[0] if names else DEFAULT_READOUT
-    why = None if usable is None else usable(Readout.parse(readout))
-    if why is not None:
-        raise LayerscopeError(f"{readout} cannot be used: {why}.")
+    problem = None if usable is None else usable(Readout.parse(readout))
+    if problem is not None:
+        raise LayerscopeError(f"{readout} cannot be used: {problem}.")
     return readout

@@ -26,7 +26,7 @@ def select_command(
     readouts: Annotated[str | None, typer.Option(help="Consider only these readouts.")] = None,
     rule: Annotated[
         str | None,
-        typer.Option(help="measured, evidence, last, fixed_depth[:0.8] or lowest_METRIC."),
+        typer.Option(help="measured, evidence or lowest_METRIC."),
     ] = None,
     max_blocks: Annotated[
         float | None, typer.Option(help="Largest share of the blocks, e.g. 0.5.")

@@ -8,13 +8,12 @@ there is a gain at all: that is the judge's to show.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from layerscope.choose import Candidate, Decision, Limits, Scores, layers_of
-from layerscope.choose.choice import Choice
+from layerscope.choose.choice import Choice, Comparison
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL
@@ -87,9 +86,8 @@ def limits_of(budget: float | None, stay: bool = True) -> Limits:
 def as_choice(decision: Decision, candidates: Sequence[Candidate], judgment: Scores) -> Choice:
     """Return a decision with what the judge says of it.
 
-    The judge's score claims nothing in points, so that the choice has no gain. `extra` has the 95 %
-    `interval` of its score minus the default's, which holds for whichever is chosen, and what the
-    readout (at the default's layer) and then the layer bring.
+    The judge's score claims nothing in points, so that the choice has no gain. Its `comparison`
+    has the gain of the readout (at the default's layer), and then of the layer.
     """
     chosen, values = candidates[decision.chosen], judgment.values
     baseline = baseline_of(candidates)
@@ -99,22 +97,20 @@ def as_choice(decision: Decision, candidates: Sequence[Candidate], judgment: Sco
         for i, candidate in enumerate(candidates)
         if candidate.readout == chosen.readout and candidate.layer == last
     )
-    extra = {
-        "interval": [decision.claim.gain.low, decision.claim.gain.high],
-        "readout_gain": float(values[middle] - values[baseline]),
-        "layer_gain": float(values[decision.chosen] - values[middle]),
-        "relative_cost": chosen.cost,
-        "candidates": int(judgment.defined.sum()),
-        "tied": int(decision.tied.sum()),
-        "near": int(decision.near.sum()),
-        "kept_default": decision.chosen == baseline,
-        "best": _named(candidates[decision.best]),
-        "as_good": _cheapest_tied(decision, candidates),
-    }
-    assert chosen.readout is not None
+    comparison = Comparison(
+        interval=(decision.claim.gain.low, decision.claim.gain.high),
+        readout_gain=float(values[middle] - values[baseline]),
+        layer_gain=float(values[decision.chosen] - values[middle]),
+        relative_cost=chosen.cost,
+        candidates=int(judgment.defined.sum()),
+        near=int(decision.near.sum()),
+        tied=int(decision.tied.sum()),
+        kept_default=decision.chosen == baseline,
+        cheaper=_cheapest_tied(decision, candidates),
+    )
     return Choice(
         chosen.layer,
-        chosen.readout.name,
+        chosen.readout_name,
         tied=decision.tied_layers,
         rule="improve",
         layers=last,
@@ -122,23 +118,20 @@ def as_choice(decision: Decision, candidates: Sequence[Candidate], judgment: Sco
         abstained=bool(decision.weak),
         before=float(values[baseline]),
         after=float(values[decision.chosen]),
-        extra=extra,
         table=_table(decision, candidates, judgment),
+        comparison=comparison,
     )
 
 
-def _cheapest_tied(decision: Decision, candidates: Sequence[Candidate]) -> dict[str, Any] | None:
+def _cheapest_tied(
+    decision: Decision, candidates: Sequence[Candidate]
+) -> tuple[str, int, float] | None:
     """Return the cheapest candidate that cannot be told from the best, where it saves a tenth."""
     costs = [candidates[i].cost if decision.tied[i] else np.inf for i in range(len(candidates))]
     cheapest = candidates[int(np.argmin(costs))]
     if cheapest.cost > 0.9 * candidates[decision.chosen].cost:
         return None
-    return {**_named(cheapest), "relative_cost": cheapest.cost}
-
-
-def _named(candidate: Candidate) -> dict[str, Any]:
-    assert candidate.readout is not None
-    return {"readout": candidate.readout.name, "layer": candidate.layer}
+    return cheapest.readout_name, cheapest.layer, cheapest.cost
 
 
 def front(table: pd.DataFrame) -> pd.DataFrame:
@@ -161,7 +154,8 @@ def _table(decision: Decision, candidates: Sequence[Candidate], judgment: Scores
     low, high = judgment.interval()
     rows = [
         {
-            **_named(candidate),
+            "readout": candidate.readout_name,
+            "layer": candidate.layer,
             "site": site_of(candidate.layer),
             "score": judgment.values[i],
             INTERVAL[0]: low[i],

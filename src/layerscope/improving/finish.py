@@ -63,23 +63,24 @@ def todays_reading(run: Run) -> Chosen:
 
 def evidence_of(judges: Judges, choice: Choice) -> Evidence:
     """Return what the judges' scores say of a choice, and what the choice costs."""
-    facts = choice.extra
-    cheaper = facts["as_good"]
+    comparison = choice.comparison
+    assert comparison is not None
+    cheaper = comparison.cheaper
     return Evidence(
         judge=judges.name,
         score_name=judges.score_name,
         today=f"layer {choice.layers} under {Readout().name}",
-        kept_default=facts["kept_default"],
+        kept_default=comparison.kept_default,
         before=choice.before,
         after=choice.after,
-        interval=tuple(facts["interval"]),
-        readout_gain=facts["readout_gain"],
-        layer_gain=facts["layer_gain"],
-        candidates=facts["candidates"],
-        near=facts["near"],
-        tied=facts["tied"],
-        cheaper=None if cheaper is None else Cheaper(**cheaper),
-        relative_cost=facts["relative_cost"],
+        interval=comparison.interval,
+        readout_gain=comparison.readout_gain,
+        layer_gain=comparison.layer_gain,
+        candidates=comparison.candidates,
+        near=comparison.near,
+        tied=comparison.tied,
+        cheaper=None if cheaper is None else Cheaper(*cheaper),
+        relative_cost=comparison.relative_cost,
         encoder=judges.trained_encoder,
     )
 
@@ -177,7 +178,6 @@ def explain(run: Run, finding: Finding) -> Finding:
         identity=run.model.identity,
         max_length=run.reader.max_length,
         unit_length=True,
-        extra={},
     )
     return replace(finding, choice=choice)
 

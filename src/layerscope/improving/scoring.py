@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from layerscope.choose.decide import over_budget
 from layerscope.choose.judges.agreement import Neighborhoods, similarities
 from layerscope.choose.judges.base import TEXTS
 from layerscope.choose.judges.consistency import added_ranks, consistency_items, make_views
-from layerscope.choose.rule import over_budget
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.scores import Scores

@@ -74,7 +74,7 @@ class Check:
         """Return what one place gains over another by a measure."""
         start = measure * self.count
         decision = self.decision
-        return self.split.claim(decision.rule, decision.chosen, start + place, start + other).gain
+        return self.split.claim(decision.rule, decision.chosen, start + other, start + place).gain
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from layerscope.choose.bounds import allowed_blocks
+from layerscope.choose.candidates import Candidate, allowed_blocks
 from layerscope.choose.labels.read import Labeled
 from layerscope.choose.labels.scores import (
     GUESSES,
@@ -18,7 +18,6 @@ from layerscope.choose.labels.scores import (
     gather,
     smooth_layers,
 )
-from layerscope.choose.types import Candidate
 from layerscope.core.readout import Readout
 from tests.choose.labels.support import (
     LAYERS,

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerscope.choose.choice import KEYS, Choice
+from layerscope.choose.choice import KEYS
 from layerscope.choose.labels.source import prepare
 from layerscope.choose.select import select
-from layerscope.core.readout import Readout, all_readouts
+from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
 from layerscope.models import LoadedModel
@@ -65,83 +65,60 @@ def test_the_site_that_carries_the_labels_is_found_in_the_store(
     labels = [i % 3 for i in range(64)]
     plant(model, tmp_path / "store", texts, labels, "block.1")
     file = write_csv(tmp_path / "l.csv", ("text", "label"), zip(texts, labels, strict=True))
-    seen = watch(monkeypatch)
-    found = select(model, labels=file, readouts=["plain/mean/raw"], store=tmp_path / "store")
-    assert len(seen) == 0
-    assert (found.layer, found.site, found.readout) == (2, "block.1", "plain/mean/raw/keep/none")
-    assert found.blocks_saved == 1
-    assert found.expected_gain is not None
-    assert found.expected_gain > 30
-    assert found.after > 95
-    assert found.before < 60
-    assert found.risk_of_loss == 0
-    assert found.gain_layer is not None
-    assert found.gain_layer.value == pytest.approx(found.expected_gain, abs=25)
-    assert found.tied == (2,)
-    early = select(
-        model, labels=file, readouts=["plain/mean/raw"], store=tmp_path / "store", max_blocks=0.4
-    )
-    assert early.layer <= 1
+    options = {"labels": file, "readouts": ["plain/mean/raw"], "store": tmp_path / "store"}
+    encoded = watch(monkeypatch)
+    choice = select(model, **options)
+    assert len(encoded) == 0
+    assert (choice.layer, choice.site, choice.readout) == (2, "block.1", "plain/mean/raw/keep/none")
+    assert (choice.blocks_saved, choice.risk_of_loss, choice.tied) == (1, 0, (2,))
+    assert choice.expected_gain > 30
+    assert choice.after > 95
+    assert choice.before < 60
+    assert choice.gain_layer.value == pytest.approx(choice.expected_gain, abs=25)
+    assert select(model, max_blocks=0.4, **options).layer <= 1
 
 
-def test_the_answer_is_whole_and_json(model: LoadedModel, tmp_path: Path) -> None:
-    found = select(model, labels=labeled_file(tmp_path), readouts=FEW, store=tmp_path / "store")
-    assert isinstance(found, Choice)
-    told = json.loads(json.dumps(found.as_dict(table=True), allow_nan=False))
-    assert list(told)[: len(KEYS)] == list(KEYS)
-    assert told["extra"]["labels"]["n"] == 48
-    assert told["extra"]["judged_by"] == "auc"
-    assert told["extra"]["conventions"]["encoded"] == 48
-    assert len(told["table"]) == 3 * 4 == found.extra["candidates"]
-    assert found.table.columns[:3].tolist() == ["layer", "site", "readout"]
-    assert found.table["score"].between(0, 100).all()
-    assert json.loads(found.to_json())["layer"] == found.layer
-    assert Readout().name in set(found.table["readout"])
-
-
-def test_the_order_of_rows_does_not_change_the_answer(model: LoadedModel, tmp_path: Path) -> None:
+def test_the_answer_is_whole_and_does_not_depend_on_the_order_of_rows(
+    model: LoadedModel, tmp_path: Path
+) -> None:
     file = labeled_file(tmp_path)
-    one = select(model, labels=file, readouts=FEW, store=tmp_path / "store")
+    options = {"labels": file, "readouts": FEW, "store": tmp_path / "store"}
+    choice = select(model, **options)
+    assert list(json.loads(choice.to_json()))[: len(KEYS)] == list(KEYS)
+    assert len(choice.table) == 3 * 4
+    assert choice.table.columns[:3].tolist() == ["layer", "site", "readout"]
+    assert choice.table["score"].between(0, 100).all()
+    assert Readout().name in set(choice.table["readout"])
     head, *rows = file.read_text().splitlines()
     file.write_text("\n".join([head, *np.random.default_rng(0).permutation(rows)]) + "\n")
-    two = select(model, labels=file, readouts=FEW, store=tmp_path / "store")
-    first, second = one.as_dict(table=True), two.as_dict(table=True)
-    for told in (first, second):
-        del told["extra"]["conventions"]
-    assert first == second
+    again = select(model, **options)
+    assert again == choice
+    assert again.table.equals(choice.table)
 
 
 def test_texts_are_encoded_once(
     model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = labeled_file(tmp_path, 24)
-    seen = watch(monkeypatch)
-    select(model, labels=file, store=tmp_path / "store", layers=[1])
-    assert len(seen) == 3 * 24
-    again = select(model, labels=file, store=tmp_path / "store", layers=[1])
-    assert len(seen) == 3 * 24
-    assert again.extra["conventions"]["encoded"] == 0
-    assert again.extra["candidates"] <= 2 * len(all_readouts())
+    options = {"labels": labeled_file(tmp_path, 24), "store": tmp_path / "store", "layers": [1]}
+    encoded = watch(monkeypatch)
+    select(model, **options)
+    assert len(encoded) == 3 * 24
+    select(model, **options)
+    assert len(encoded) == 3 * 24
 
 
 def test_pairs_and_scores(model: LoadedModel, tmp_path: Path) -> None:
     texts = sentences(40)
     rows = [(a, b, i % 2) for i, (a, b) in enumerate(zip(texts, texts[::-1], strict=True))]
-    file = write_csv(tmp_path / "p.csv", ("sentence1", "sentence2", "label"), rows)
-    pairs = select(model, labels=file, readouts=FEW, store=tmp_path / "store")
-    assert (pairs.extra["judged_by"], pairs.metric, pairs.extra["labels"]["kind"]) == (
-        "average_precision",
-        "average precision",
-        "pairs",
-    )
-    file = write_csv(tmp_path / "s.tsv", ("sentence1", "sentence2", "score"), rows, "\t")
-    scores = select(model, labels=file, readouts=FEW, store=tmp_path / "store")
-    assert (scores.extra["judged_by"], scores.metric, scores.extra["labels"]["kind"]) == (
-        "spearman",
-        "Spearman",
-        "scores",
-    )
-    assert scores.table["score"].between(-100, 100).all()
+    for name, column, metric in (
+        ("p.csv", "label", "average precision"),
+        ("s.tsv", "score", "Spearman"),
+    ):
+        separator = "," if name.endswith("csv") else "\t"
+        file = write_csv(tmp_path / name, ("sentence1", "sentence2", column), rows, separator)
+        choice = select(model, labels=file, readouts=FEW, store=tmp_path / "store")
+        assert choice.metric == metric
+        assert choice.table["score"].between(-100, 100).all()
 
 
 def by_name(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
@@ -164,61 +141,49 @@ def test_a_run_names_its_model(
         "model": named.identity,
         "conventions": {"max_length": 64, "unit_length": True},
     }
+    options = {"labels": file, "readouts": FEW, "store": tmp_path / "store"}
 
     def write(**other: object) -> None:
         (run / "manifest.json").write_text(json.dumps({**manifest, **other}))
 
     write()
-    found = select(run, labels=file, readouts=FEW, store=tmp_path / "store")
-    assert (found.max_length, found.unit_length, found.source) == (64, True, str(run))
+    choice = select(run, **options)
+    assert (choice.max_length, choice.unit_length, choice.source) == (64, True, str(run))
     write(model={**named.identity, "weights_sha256": "0" * 64})
     with pytest.raises(ModelError, match="they differ in weights_sha256"):
-        select(run, labels=file, readouts=FEW, store=tmp_path / "store")
+        select(run, **options)
     write(model=model.identity)
     with pytest.raises(ModelError, match="Give the model itself"):
-        select(run, labels=file, readouts=FEW, store=tmp_path / "store")
+        select(run, **options)
     write(status="running")
     with pytest.raises(RunFolderError, match="not finished"):
-        select(run, labels=file)
+        select(run, **options)
 
 
 def test_a_profile_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, run = labeled_file(tmp_path), tmp_path / "run"
-    profiled = profile(by_name(monkeypatch), sentences(30), out=run, max_length=64, progress=False)
-    found = select(run, labels=file, readouts=FEW, store=tmp_path / "store")
-    assert (
-        profiled.manifest["conventions"]["max_length"]
-        == found.extra["conventions"]["max_length"]
-        == 64
-    )
-    json.dumps(found.as_dict(), allow_nan=False)
+    run = tmp_path / "run"
+    profile(by_name(monkeypatch), sentences(30), out=run, max_length=64, progress=False)
+    choice = select(run, labels=labeled_file(tmp_path), readouts=FEW, store=tmp_path / "store")
+    assert choice.max_length == 64
+    json.dumps(choice.as_dict(), allow_nan=False)
 
 
 def test_a_model_folder_is_loaded(model_folder: Path, tmp_path: Path) -> None:
-    found = select(
-        model_folder,
-        labels=labeled_file(tmp_path),
-        readouts=FEW,
-        layers=[0, -1],
-        store=tmp_path / "store",
-    )
-    assert found.model == model_folder.name
-    assert set(found.table["layer"]) == {0, 3}
-
-
-def test_what_cannot_be_asked_for(model: LoadedModel, tmp_path: Path) -> None:
-    file = labeled_file(tmp_path)
+    options = {"labels": labeled_file(tmp_path), "readouts": FEW, "store": tmp_path / "store"}
+    choice = select(model_folder, layers=[0, -1], **options)
+    assert choice.model == model_folder.name
+    assert set(choice.table["layer"]) == {0, 3}
     with pytest.raises(LayerscopeError, match="layer 9 does not exist"):
-        select(model, labels=file, layers=[9], store=tmp_path / "store")
+        select(model_folder, layers=[9], **options)
     with pytest.raises(LayerscopeError, match="neither a run"):
-        select(tmp_path, labels=file)
+        select(tmp_path, **options)
 
 
 def test_centering_is_on_the_given_texts_and_equal_vectors_are_undefined() -> None:
     vectors = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
     vectors[1] = 1.5
-    found = prepare(vectors, center=True, unit=True)
-    np.testing.assert_allclose(np.linalg.norm(found[0], axis=-1), 1, rtol=1e-6)
+    prepared = prepare(vectors, center=True, unit=True)
+    np.testing.assert_allclose(np.linalg.norm(prepared[0], axis=-1), 1, rtol=1e-6)
     np.testing.assert_allclose(prepare(vectors, True, False)[0].mean(0), 0, atol=1e-6)
-    assert np.isnan(found[1]).all()
+    assert np.isnan(prepared[1]).all()
     np.testing.assert_array_equal(prepare(vectors, False, False)[0], vectors[0])

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerscope.choose.decide import Decision, decide
+from layerscope.choose.candidates import Claim, Limits, layers_of
+from layerscope.choose.decide import Decision, Rule, decide
 from layerscope.choose.labels.measures import Contributions, LabelMeasure, make_measure
 from layerscope.choose.labels.read import Labeled
-from layerscope.choose.rule import Rule
-from layerscope.choose.types import Claim, Limits, layers_of
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import Interval, bootstrap_weights
@@ -241,7 +240,7 @@ def decide_by_labels(
     draws = scores.draws
     assert draws is not None
 
-    def make_claim(rule: Rule, chosen: int, candidate: int, other: int) -> Claim:
+    def make_claim(_rule: Rule, candidate: int, other: int) -> Claim:
         before, after = float(scores.values[other]), float(scores.values[candidate])
         if candidate == other:
             return Claim(scores.source, before, after, Interval(0.0, 0.0, 0.0), 0.0)

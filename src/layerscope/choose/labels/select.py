@@ -12,7 +12,7 @@ import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
-from layerscope.choose.bounds import block_limits
+from layerscope.choose.candidates import block_limits
 from layerscope.choose.choice import Choice
 from layerscope.choose.decide import Decision
 from layerscope.choose.labels.read import Labeled, read_labels
@@ -25,14 +25,6 @@ from layerscope.progress import progress_bar
 from layerscope.vectors import VectorSpace, VectorStore, text_key
 
 _METRICS = {"auc": "accuracy", "average_precision": "average precision", "spearman": "Spearman"}
-_SCORES = {
-    "auc": (
-        "100 × the share of examples of other classes that come after an example's own, half by a "
-        "cross-validated probe, half by cosines; 50 is chance"
-    ),
-    "average_precision": "100 × the average precision of cosines",
-    "spearman": "100 × Spearman's correlation of cosines and scores",
-}
 
 
 def choose_by_labels(
@@ -65,7 +57,7 @@ def choose_by_labels(
         site for site in expand_sites(None, opened.model.anatomy) if site.layer in chosen_layers
     ]
     with progress_bar(progress) as bar:
-        spaces, encoded = encode_texts(
+        spaces, _ = encode_texts(
             opened.model,
             labeled.texts,
             grid,
@@ -104,22 +96,6 @@ def choose_by_labels(
             "within max_blocks= no layer is expected to reach the last layer under the default "
             "readout."
         )
-    conventions = {
-        "reference": "the last layer under the default readout, plain/mean/applied/keep/none",
-        "score": _SCORES[evidence.measure.name],
-        "gain": "chosen anew without a third of the examples, measured on that third; mean over "
-        "all rounds",
-        "tied": "not told from the best, examples resampled, 95 % for all candidates at once",
-        "centering": "the mean over the given texts is subtracted",
-        "unit_length": opened.unit,
-        "max_length": opened.max_length,
-        "folds": folds,
-        "seed": seed,
-        "max_blocks": max_blocks,
-        "tolerance": tolerance,
-        "texts": len(labeled.texts),
-        "encoded": encoded,
-    }
     return Choice(
         layer=candidate.layer,
         readout=readout.name,
@@ -143,13 +119,6 @@ def choose_by_labels(
         unit_length=opened.unit,
         center_on=str(labels) if readout.centering != "none" else None,
         table=_table(evidence, scores, decision),
-        extra={
-            "candidates": int(evidence.defined.sum()),
-            "tied_candidates": int(decision.tied.sum()),
-            "labels": labeled.facts(),
-            "judged_by": evidence.measure.name,
-            "conventions": conventions,
-        },
     )
 
 

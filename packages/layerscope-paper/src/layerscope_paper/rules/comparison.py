@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.choose.evidence import Evidence
-from layerscope.choose.rules import choose_by_evidence, get_rule, nearest
+from layerscope.choose.label_free import apply_rule, choose_by_evidence
 from layerscope.errors import LayerscopeError
 from layerscope_paper.atlas.evidence import ATLAS_METRICS, published_evidence
 from layerscope_paper.rules.gains import Judged, fit, valley_depths
@@ -77,6 +77,15 @@ def _cases(rule: str, models: Sequence[Judged], pick: Callable[[Judged], Chosen]
     return cases
 
 
+def nearest(depth: float, n_blocks: int) -> int:
+    """Return the layer at a depth; of two equally near the later one.
+
+    >>> nearest(0.8, 24), nearest(0.75, 6)
+    (19, 5)
+    """
+    return int(np.floor(depth * n_blocks + 0.5))
+
+
 def chosen_depth(models: Sequence[Judged]) -> float:
     """The fixed depth that recovers most on average over the families of these models."""
     families = sorted({m.family for m in models})
@@ -125,9 +134,9 @@ def compare(models: Sequence[Judged]) -> list[Case]:
         lambda m: nearest(blind[m.family], m.n_blocks),
     )
     for metric in ATLAS_METRICS:
-        rule = get_rule(f"lowest_{metric}")
-        name = f"lowest_{metric}" + ("[signed]" if metric == "curvature" else "")
-        cases += _cases(name, models, lambda m, r=rule: r(read[m.model]).layer)  # type: ignore[misc]
+        rule = f"lowest_{metric}"
+        name = rule + ("[signed]" if metric == "curvature" else "")
+        cases += _cases(name, models, lambda m, r=rule: apply_rule(r, read[m.model]).layer)  # type: ignore[misc]
     # of the absolute cosine: where the signed angle is largest
     most = lambda m: int(read[m.model].curves["curvature"].value.argmax())  # noqa: E731
     cases += _cases("lowest_curvature[absolute]", models, most)

@@ -1,0 +1,65 @@
+"""Rules on constructed curves whose answers are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerscope.choose.label_free import apply_rule
+from tests.choose.support import evidence, valley_curve
+
+FLAT = [4.0] * 21
+
+
+def test_lowest_takes_the_minimum_and_ties_within_intervals() -> None:
+    made = evidence({"infonce": ([5.0, 3.0, 1.0, 1.1, 4.0], 0.2)})
+    answer = apply_rule("lowest_infonce", made)
+    assert (answer.layer, answer.near) == (2, (2, 3))
+
+
+def test_a_valley_sends_the_rule_late_and_its_absence_early() -> None:
+    late = apply_rule("evidence", evidence({"prompt_entropy": valley_curve()}))
+    early = apply_rule("evidence", evidence({"prompt_entropy": FLAT}))
+    assert 15 <= late.layer <= 18
+    assert 1 <= early.layer <= 7
+    assert late.layer in late.near
+    assert early.layer in early.near
+    assert late.forecast is not None
+    low, high = late.forecast.interval(late.layer)
+    assert low < late.forecast.gain[late.layer] < high
+
+
+@pytest.mark.parametrize(
+    ("curves", "facts", "reason"),
+    [
+        ({"prompt_entropy": valley_curve()}, {"tuned": "it has a pipeline"}, "it has a pipeline"),
+        ({"prompt_entropy": valley_curve()}, {"wordless": True}, "hardly made of words"),
+        ({"prompt_entropy": valley_curve()}, {"untrained": True}, "before any training"),
+        ({"infonce": [1.0] * 21}, {}, "neither prompt entropy nor the sink"),
+        ({"prompt_entropy": FLAT}, {"tuning_known": False}, "anisotropy"),
+        ({"prompt_entropy": [4.0] * 10 + [np.nan] + [4.0] * 10}, {}, "not measured at every layer"),
+        ({"prompt_entropy": valley_curve()}, {"final_norm": "applied"}, "hides its valley"),
+    ],
+)
+def test_weak_evidence_abstains_and_says_why(
+    curves: dict[str, list[float]], facts: dict[str, object], reason: str
+) -> None:
+    answer = apply_rule("evidence", evidence(curves, **facts))
+    assert answer.abstained
+    assert answer.layer == 20
+    assert reason in answer.reason
+
+
+def test_the_sink_stands_in_where_the_norm_hides_the_valley() -> None:
+    ratio = [1.0] * 8 + [120.0] * 10 + [1.0] * 3
+    hidden = evidence({"prompt_entropy": FLAT, "sink_ratio": ratio}, final_norm="applied")
+    answer = apply_rule("evidence", hidden)
+    as_fitted = apply_rule("evidence", evidence({"prompt_entropy": valley_curve()}))
+    assert answer.layer == as_fitted.layer
+    assert any("final_norm=hf" in warning for warning in answer.warnings)
+    assert answer.forecast is not None
+    assert as_fitted.forecast is not None
+    assert answer.forecast.scale > as_fitted.forecast.scale
+    # without a final norm `applied` changes nothing, so the entropy itself is read
+    bare = evidence({"prompt_entropy": valley_curve()}, final_norm="applied", has_final_norm=False)
+    assert apply_rule("evidence", bare).warnings == ()
