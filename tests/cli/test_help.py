@@ -163,7 +163,7 @@ def test_examples_run_one_after_the_other(
     assert load_run(tmp_path / "runs" / "profile").kind == "profile"
     ended = cli("report", "runs/profile")
     assert (ended.code, ended.err) == (0, "Next: open report.html in a browser\n")
-    ended = cli("select", "runs/profile", "--rule", "last")
+    ended = cli("select", "runs/profile")
     assert ended.code == 0, ended.err
     assert "Next: layerscope" in ended.err
 
