@@ -103,7 +103,6 @@ def layer_map(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     target = map_folder(scene, folder, rng)
     found = load_run(target).map()
     found.table.to_string()
-    found.neighbors(0)
     found.save(folder / "map.html")
     return write(gather([target]), folder / "page.html")
 

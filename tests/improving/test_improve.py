@@ -162,7 +162,7 @@ def test_without_texts_no_file_of_the_folder_holds_one(llama, judge, tmp_path):
     said = told_by(tmp_path / "better")
     assert not any(text in said or text_key(text).decode("latin-1") in said for text in texts)
     assert "No text of that sample is in this folder" in said
-    assert run.map().readings[0].layout.points.shape[1] == len(texts)
+    assert run.map().readings[0].points.shape[1] == len(texts)
     assert (
         quick(llama, texts, judge=judge, out=tmp_path / "better", texts=False).manifest["seconds"]
         == run.manifest["seconds"]
@@ -341,7 +341,7 @@ def test_the_map_shows_the_sample_as_it_was_read(llama, judge, tmp_path):
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         cosines = unit @ unit.T
         np.fill_diagonal(cosines, -2)
-        found = reading.layout.near[reading.layout.layers.index(reading.at)]
+        found = reading.near[reading.layers.index(reading.at)]
         assert (
             np.mean(found[:, 0] == cosines.argmax(1)) > 0.9
         )  # a mean fitted on more texts may differ a little

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
-from layerscope.maps import FILE, LEAST, read_map
-from layerscope.maps.encoding import for_page
+from layerscope.errors import LayerscopeError
+from layerscope.maps import FILE, LEAST, MOST, make_map, pick, read_map
 from layerscope.maps.groups import clusters, group_names
-from layerscope.maps.layer_map import make_map, pick
+from layerscope.maps.layout import TRUSTED
 from layerscope.store import RunFolder
 from tests.report.synthetic import synthetic_map, synthetic_run
 
@@ -25,28 +24,17 @@ def test_a_map_comes_back_from_its_folder(tmp_path: Path) -> None:
     made.write(RunFolder(tmp_path))
     found = read_map(tmp_path)
     assert found is not None
-    assert (found.texts, found.columns, found.total, len(found)) == (
-        made.texts,
-        made.columns,
-        180,
-        60,
-    )
+    names = ("model", "about", "kind", "blocks", "total", "texts", "columns", "groups")
+    assert [getattr(found, name) for name in names] == [getattr(made, name) for name in names]
+    assert (found.total, len(found)) == (180, 60)
     for one, other in zip(found.readings, made.readings, strict=True):
-        assert (one.name, one.says, one.at, one.layout.layers) == (
-            other.name,
-            other.says,
-            other.at,
-            other.layout.layers,
-        )
-        assert (one.layout.near == other.layout.near).all()
-        limit = np.abs(one.layout.points).max()
-        np.testing.assert_allclose(
-            one.layout.points, np.clip(other.layout.points, -limit, limit), atol=1e-3
-        )
+        assert (one.name, one.says, one.at) == (other.name, other.says, other.at)
+        assert one.layers == other.layers == list(range(7))
+        for name in ("points", "near", "trust"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert read_map(tmp_path / "other") is None
-    table = found.table
-    assert list(table.columns) == ["reading", "layer", "trust", "kept", "changed"]
-    assert len(table) == 14
+    assert list(found.table.columns) == ["reading", "layer", "trust"]
+    assert len(found.table) == 14
 
 
 def test_a_damaged_map_is_one_error(tmp_path: Path) -> None:
@@ -71,21 +59,6 @@ def test_a_strangers_map_says_nothing_to_a_terminal(tmp_path: Path) -> None:
     )
 
 
-def test_neighbors_are_asked_for_by_text_or_number() -> None:
-    made = synthetic_map()
-    assert made.texts is not None
-    near = made.neighbors(3)
-    assert near == made.neighbors(made.texts[3], layer=6, reading="today")
-    assert len(set(near)) == 10
-    assert 3 not in near
-    with pytest.raises(UnknownNameError, match="today"):
-        made.neighbors(3, reading="worse")
-    with pytest.raises(InvalidValueError, match="0 to 6"):
-        made.neighbors(3, layer=9)
-    with pytest.raises(InvalidValueError, match="not on the map"):
-        made.neighbors("elsewhere")
-
-
 def test_a_run_keeps_its_map(tmp_path: Path) -> None:
     run = synthetic_run()
     with pytest.raises(LayerscopeError, match="--map"):
@@ -97,62 +70,56 @@ def test_a_run_keeps_its_map(tmp_path: Path) -> None:
     assert FILE in again.manifest["tables"]
 
 
-def decode(reading: dict, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """As the page does it."""
-    raw = {
-        name: np.frombuffer(zlib.decompress(base64.b64decode(reading[name])), dtype=np.uint8)
-        for name in ("xy", "same", "other")
-    }
-    both = {
-        name: raw[name][: len(raw[name]) // 2] + 256 * raw[name][len(raw[name]) // 2 :].astype(int)
-        for name in ("xy", "other")
-    }
-    points = np.cumsum(both["xy"].reshape(len(reading["layers"]), n, 2), axis=0) % 4096
-    k, near, others = reading["k"], [], iter(both["other"])
-    for at, symbol in enumerate(raw["same"]):
-        near.append(near[(at // k - n) * k + int(symbol)] if symbol < k else next(others))
-    return points, np.array(near).reshape(len(reading["layers"]), n, k)
+def decode(packed: str, kind: str) -> np.ndarray:
+    return np.frombuffer(zlib.decompress(base64.b64decode(packed)), dtype=kind)
 
 
-def test_a_page_gets_the_same_points_and_neighbors() -> None:
+def test_a_page_gets_the_points_and_neighbors_that_can_be_trusted() -> None:
     made = synthetic_map()
-    told = for_page(made)
-    for reading, kept in zip(told["readings"], made.readings, strict=True):
-        points, near = decode(reading, 60)
-        assert (near == kept.layout.near).all()
-        limit = 1.15 * np.median(
-            [np.quantile(np.abs(layer), 0.995) for layer in kept.layout.points if layer.any()]
-        )
-        np.testing.assert_allclose(
-            points / 4095 * 2 - 1, np.clip(kept.layout.points / limit, -1, 1), atol=1e-3
-        )
-    assert told["readings"][1]["trust"][0] is None
-    assert {column["name"]: len(column.get("words", ())) for column in told["columns"]}[
-        "topic"
-    ] == 5
+    packed = made.for_page()
+    for held, reading in zip(packed["readings"], made.readings, strict=True):
+        shown = [reading.layers.index(layer) for layer in held["layers"]]
+        assert (reading.trust[shown] >= TRUSTED).all()
+        assert sorted([*held["layers"], *held["hidden"]]) == reading.layers
+        near = decode(held["near"], "<u2").reshape(len(shown), 60, held["k"])
+        assert (near == reading.near[shown]).all()
+        points = decode(held["points"], "<i2").reshape(len(shown), 60, 2) / 32767
+        limit = np.abs(reading.points[shown]).max()
+        np.testing.assert_allclose(points, reading.points[shown] / limit, atol=1e-4)
+    assert 0 in packed["readings"][1]["hidden"]  # where all texts have the same vector
+    columns = {column["name"]: column for column in packed["columns"]}
+    assert len(columns["topic"]["words"]) == 5
 
 
-@pytest.mark.parametrize(("n", "limit"), [(1000, 1.5e6), (2000, 3e6)])
-def test_even_unrelated_layers_fit_into_a_page(n: int, limit: float) -> None:
-    """The worst case: no neighbor and no place is that of the layer before, and every text is
-    long."""
+def test_a_reading_without_a_picture_to_trust_is_left_out() -> None:
+    made = synthetic_map()
+    first, second = made.readings
+    poor = replace(first, trust=np.full_like(first.trust, 0.8))
+    assert [r["name"] for r in replace(made, readings=[poor, second]).for_page()["readings"]] == [
+        "better"
+    ]
+    assert replace(made, readings=[poor]).for_page()["readings"] == []
+
+
+def test_a_page_of_a_thousand_texts_stays_small() -> None:
+    """The worst case: no neighbor is that of the layer before, and every text is long."""
     draw = np.random.default_rng(0)
-    told = synthetic_map(n=LEAST, texts=["<" * 5000] * LEAST)
-    near = draw.integers(0, n, (31, n, 10)).astype(np.uint16)
-    points = draw.normal(size=(31, n, 2))
-    flat = np.zeros(31)
+    made = synthetic_map(n=LEAST)
     reading = replace(
-        told.readings[0], layout=replace(told.readings[0].layout, layers=list(range(31)), points=points, near=near, trust=flat,
-                                         kept=flat, changed=flat)
-    )  # fmt: skip
-    large = replace(
-        told,
-        readings=[reading, reading],
-        texts=["漢字" * 2000] * n,
-        columns={"label": ["a"] * n, "x": [1.5] * n},
+        made.readings[0],
+        points=draw.normal(size=(8, MOST, 2)),
+        near=draw.integers(0, MOST, (8, MOST, 10)),
+        trust=np.ones(8),
+        layers=list(range(8)),
     )
-    size = len(json.dumps(for_page(large), ensure_ascii=False).encode())
-    assert size < limit - 1.5e5  # the page itself takes the rest
+    large = replace(
+        made,
+        readings=[reading, reading],
+        texts=["漢字" * 2000] * MOST,
+        groups=["cluster 1"] * MOST,
+        columns={"label": ["a"] * MOST, "x": [1.5] * MOST},
+    )
+    assert len(json.dumps(large.for_page(), ensure_ascii=False).encode()) < 1.3e6
 
 
 def test_without_texts_nothing_of_them_is_left() -> None:
@@ -161,49 +128,28 @@ def test_without_texts_nothing_of_them_is_left() -> None:
         "grade": [str(i % 3) for i in range(60)],
     }
     bare = synthetic_map(columns=many).without_texts()
-    told = json.dumps(for_page(bare))
+    page = json.dumps(bare.for_page())
     assert bare.texts is None
-    assert "about" not in told.replace('"about"', "")
-    assert set(bare.columns["cluster"]) <= {f"cluster {k}" for k in range(1, 9)}
-    assert set(bare.columns) == {"stars", "grade", "cluster", "length"}
-    assert not any(
-        word in told for word in ("cats", "name 3")
-    )  # a column of words may say who wrote a text, or the text
+    assert set(bare.columns) == {"stars", "grade"}
+    assert set(bare.groups) <= {f"cluster {k}" for k in range(1, 9)}
+    assert not any(word in page for word in ("cats", "name 3", "text 1"))
 
 
 def test_columns_are_numbers_or_few_words() -> None:
     n = 60
     columns = {
-        "id": [f"row {i}" for i in range(n)], "one": ["same"] * n, "empty": [None] * n, "grade": [str(i % 3) for i in range(n)],
-        "huge": [10**400 + i for i in range(n)], "price": [str(i / 7) for i in range(n)],
+        "id": [f"row {i}" for i in range(n)],
+        "one": ["same"] * n,
+        "empty": [None] * n,
+        "grade": [str(i % 3) for i in range(n)],
+        "huge": [10**400 + i for i in range(n)],
+        "price": [str(i / 7) for i in range(n)],
         "odd": [None if i % 2 else i / 3 for i in range(n)],
-    }  # fmt: skip
-    made = synthetic_map(n, columns=columns)
-    found = made.columns
+    }
+    found = synthetic_map(n, columns=columns).columns
     assert {"id", "one", "empty", "huge"}.isdisjoint(found)
     assert found["grade"][:4] == ["0", "1", "2", "0"]
     assert found["price"][7] == 1.0
-    assert found["length"] == [len(text) for text in made.texts or ()]
-
-
-def test_a_users_own_columns_keep_their_names_and_values(tmp_path: Path) -> None:
-    mine = {
-        "cluster": ["north", "south"] * 30,
-        "length": ["short", "long", "long"] * 20,
-        "cluster on the map": ["a", "b"] * 30,
-    }
-    made = synthetic_map(columns=mine)
-    assert {name: made.columns[name] for name in mine} == mine
-    assert made.columns["cluster on the map on the map"][0].startswith("cluster ")
-    assert made.columns["length on the map"] == [len(text) for text in made.texts or ()]
-    made.write(RunFolder(tmp_path))
-    found = read_map(tmp_path)
-    assert found is not None
-    bare = found.without_texts()
-    assert set(bare.columns) == {"stars", "cluster on the map on the map", "length on the map"}
-    assert set(bare.columns["cluster on the map on the map"]) <= {
-        f"cluster {k}" for k in range(1, 9)
-    }
 
 
 def test_too_few_texts_make_no_map() -> None:

@@ -20,13 +20,13 @@ def test_texts_are_where_their_vectors_are(tmp_path: Path) -> None:
     given = {"metrics": ["dataset_entropy"], "progress": False, "map": True}
     made = layerscope.profile(model, TEXTS, out=tmp_path / "run", **given).map()
     assert (made.texts, made.total, made.kind) == (TEXTS, 24, "texts")
-    assert made.readings[0].layout.layers == [0, 1, 2, 3]
+    assert made.readings[0].layers == [0, 1, 2, 3]
     turned = layerscope.profile(model, TEXTS[::-1], **given).map()
     order = [turned.texts.index(text) for text in TEXTS]
     back = np.argsort(order)
-    near = turned.readings[0].layout.near[:, order]
+    near = turned.readings[0].near[:, order]
     assert (
-        np.mean(back[near][:, :, 0] == made.readings[0].layout.near[:, :, 0]) > 0.9
+        np.mean(back[near][:, :, 0] == made.readings[0].near[:, :, 0]) > 0.9
     )  # equal distances may swap
     assert layerscope.load_run(tmp_path / "run").map().texts == TEXTS
     layerscope.profile(model, TEXTS, out=tmp_path / "bare", texts=False, **given)

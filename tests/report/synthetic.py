@@ -17,8 +17,7 @@ from layerscope.choose.choice import Choice
 from layerscope.core.readout import Readout
 from layerscope.improving import Improved
 from layerscope.improving.candidates import make_grid
-from layerscope.maps import LayerMap, make_map
-from layerscope.maps.layer_map import Vectors
+from layerscope.maps import LayerMap, Vectors, make_map
 from layerscope.metrics import metrics
 
 READOUTS = [
@@ -373,7 +372,7 @@ def synthetic_map(
     for place, name in enumerate(readings):
         state, layers = start.copy(), []
         for layer in range(blocks + 1):
-            state = state + (0.1 + place) * centers[topics] + 0.3 * draw.normal(size=state.shape)
+            state = state + (0.6 + place) * centers[topics] + 0.3 * draw.normal(size=state.shape)
             layers.append(np.ones_like(state) if place and not layer else state)
         given.append(Vectors(name, f"{name}'s way", range(blocks + 1), blocks - 2 * place, layers))
     columns = {

@@ -9,8 +9,7 @@ from layerscope.data.corpus import columns_beside
 from layerscope.improving.candidates import StoredCandidates
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.sample import Sample
-from layerscope.maps import MOST, LayerMap, make_map
-from layerscope.maps.layer_map import Vectors
+from layerscope.maps import MOST, LayerMap, Vectors, make_map
 
 TODAY, BETTER = "today", "better"
 

@@ -17,8 +17,10 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
 def clusters(vectors: np.ndarray, count: int = GROUPS) -> np.ndarray:
-    """Return the number of its group for each vector (n,): k-means of the centered vectors of
-    length 1, the largest group first."""
+    """Return the number of its group for each vector (n,), the largest group first.
+
+    The groups are by k-means of the centered vectors of length 1.
+    """
     from sklearn.cluster import KMeans
 
     rows = unit(np.asarray(vectors, dtype=np.float64))
@@ -32,22 +34,21 @@ def clusters(vectors: np.ndarray, count: int = GROUPS) -> np.ndarray:
 
 
 def group_names(groups: np.ndarray, texts: Sequence[str] | None, words: int = 3) -> list[str]:
-    """Return a name for each text's group: its number, and its most telling words where there are
+    """Return a name for each text's group: its number, and its distinctive words if there are
     texts."""
     titles = {int(k): f"cluster {k + 1}" for k in np.unique(groups)}
     if texts is not None:
         words_by_text = [set(_WORD.findall(text.casefold())) for text in texts]
-        everywhere = Counter(word for distinct in words_by_text for word in distinct)
-        for k, title in titles.items():
+        totals = Counter(word for distinct in words_by_text for word in distinct)
+        for k in titles:
             members = np.flatnonzero(groups == k)
             within = Counter(word for i in members for word in words_by_text[i])
-            shares = {word: within[word] / len(members) for word in within}
-            telling = {
-                word: share * math.log(share / (everywhere[word] / len(texts)))
-                for word, share in shares.items()
-            }
-            ranked = sorted(within, key=lambda word: (-telling[word], word))
-            best = [word for word in ranked[:words] if within[word] > 1]
-            if best:
-                titles[k] = f"{title}: {', '.join(best)}"
+            weights = {}
+            for word, count in within.items():
+                share = count / len(members)
+                weights[word] = share * math.log(share * len(texts) / totals[word])
+            ranked = sorted(within, key=lambda word: (-weights[word], word))[:words]
+            distinctive = [word for word in ranked if within[word] > 1]
+            if distinctive:
+                titles[k] += f": {', '.join(distinctive)}"
     return [titles[int(k)] for k in groups]

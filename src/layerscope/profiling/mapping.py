@@ -11,8 +11,7 @@ import numpy as np
 from layerscope.capture import Site
 from layerscope.core.sites import site_of
 from layerscope.data.items import Items
-from layerscope.maps import LayerMap, make_map
-from layerscope.maps.layer_map import Vectors, pick
+from layerscope.maps import LayerMap, Vectors, make_map, pick
 from layerscope.models import LoadedModel
 from layerscope.store import Shard
 

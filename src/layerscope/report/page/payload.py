@@ -15,7 +15,7 @@ from layerscope.core.readout import describe_readout
 from layerscope.core.sites import layer_ranges, part_of
 from layerscope.core.statistics import INTERVAL
 from layerscope.maps import LayerMap
-from layerscope.maps.encoding import for_page
+from layerscope.maps.layout import TRUSTED
 from layerscope.metrics import in_reading_order, metric_title, metrics
 from layerscope.report.charts import COLORS, INK, Mark, line_spec, score_grid
 from layerscope.report.choosing import cost_chart, heat_chart
@@ -37,7 +37,7 @@ def payload(report: Report) -> dict[str, Any]:
     looks = dict(zip([run.label for run in curves], report.styles, strict=False))
     marks = _marks(report, looks, by_depth)
     shown_marks = {mark.model: mark.layer for mark in report.marks}
-    maps = [run.map for run in report.runs if run.map is not None][:_MOST_MAPS]
+    mapped = [run for run in report.runs if run.map is not None][:_MOST_MAPS]
     subject = [f"{run.model}, {run.n_blocks} block{'s' * (run.n_blocks != 1)}" for run in runs]
     return {
         "layerscope": VERSION,
@@ -72,8 +72,17 @@ def payload(report: Report) -> dict[str, Any]:
         "blocks": [
             _block(block, report.headline.lead) for block in report.blocks if block.kind != "map"
         ],
-        "tables": [*_tables(report, shown_marks), *_map_tables(maps)],
-        "maps": [_map(run, by_depth) for run in report.runs if run.map is not None][:_MOST_MAPS],
+        "tables": _tables(report, shown_marks),
+        "maps": [
+            {
+                "label": run.label,
+                "depth": by_depth,
+                "note": _map_note(run.map),
+                **run.map.for_page(),
+            }
+            for run in mapped
+            if run.map is not None
+        ],
     }
 
 
@@ -299,42 +308,16 @@ def _block(block: Block, headline: str) -> dict[str, Any]:
     }
 
 
-def _map(run: Source, by_depth: bool) -> dict[str, Any]:
-    """Return a map with its curves over the layers."""
-    assert run.map is not None
-    curves = (
-        (
-            "changed",
-            "Neighborhood change",
-            "Share of the 10 nearest that are others than at the layer before. High: here the "
-            f"model rearranges the {run.map.kind}.",
-        ),
-        (
-            "trust",
-            "Trust in the map",
-            "Trustworthiness, 1 is best. Low: points that look near may not be. Clicking a point "
-            "always gives the true neighbors.",
-        ),
+def _map_note(layer_map: LayerMap) -> str:
+    """Return why a map is not shown; empty for one that is."""
+    if any(reading.is_trusted for reading in layer_map.readings):
+        return ""
+    reading = layer_map.readings[-1]
+    trust = reading.trust[reading.layers.index(reading.at)]
+    return (
+        f"The map is left out: at layer {reading.at} the trustworthiness of its picture is "
+        f"{trust:.2f}. Below {TRUSTED}, points that look near need not be near."
     )
-    charts = []
-    for name, title, says in curves:
-        lines = [
-            Line(
-                reading.name,
-                reading.layout.layers,
-                getattr(reading.layout, name),
-                blocks=run.map.blocks,
-            )
-            for reading in run.map.readings
-            if len(reading.layout.layers) > 1
-        ]
-        charts.append(_chart(Chart(title, lines, says=says), by_depth))
-    return {
-        "label": run.label,
-        "depth": by_depth,
-        **for_page(run.map),
-        "charts": charts if lines else [],
-    }
 
 
 def _chart(
@@ -434,28 +417,6 @@ def _best(score: Scores) -> pd.DataFrame:
         rows.append([task, readout, *scores, int(top["layer"]), *points, tied])
     head = ["task", "readout", "last", "best", "layer", "gain", *INTERVAL, "tied layers"]
     return pd.DataFrame(rows, columns=head)
-
-
-def _map_tables(maps: Sequence[LayerMap]) -> list[dict[str, Any]]:
-    tables = []
-    for given in maps:
-        rows = pd.concat(
-            [
-                pd.DataFrame(
-                    {
-                        "reading": reading.name,
-                        "layer": reading.layout.layers,
-                        "trustworthiness": reading.layout.trust,
-                        "neighbors kept on the map": reading.layout.kept,
-                        "neighborhood change": reading.layout.changed,
-                    }
-                )
-                for reading in given.readings
-            ]
-        )
-        facts = {"title": "Map by layer", "label": given.about, "marked": None}
-        tables.append({**facts, **_columns(rows)})
-    return tables
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-// Every text at every layer: a map to play through, the true neighbors of a text, and how far the picture can be trusted.
-const POOR = 0.8;  // trustworthiness below which a reader is warned
+// A map of texts to play through, layer by layer, and the true neighbors of a text.
 const SPEED = 2.4;  // layers per second while playing
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -8,14 +7,19 @@ function buildMaps() {
   const section = el("section", { id: "map", "aria-labelledby": "map-title" });
   $("maps").append(section);
   const body = el("div");
-  section.append(el("h2", { id: "map-title" }, "Every " + noun(data.maps[0]) + " at every layer"), body);
+  section.append(el("h2", { id: "map-title" }, "Every " + noun(data.maps[0]) + " as a point"), body);
   if (!canInflate) { body.append(el("p", { class: "lede" }, "This browser is too old to draw the map.")); return; }
   const several = choice("Map of", "map", data.maps.map((m, i) => [String(i), m.label]), (value) => set({ map: Number(value) }));
   let held = null;
   async function open() {
     const map = data.maps[state.map];
-    const readings = await Promise.all(map.readings.map((r) => unpackReading(r, map.n)));
     if (held) held.drop();
+    held = null;
+    body.replaceChildren(data.maps.length > 1 ? several : "", el("p", { class: "lede" }, map.note));
+    section.dataset.ready = "yes";
+    if (!map.readings.length) return;
+    delete section.dataset.ready;
+    const readings = await Promise.all(map.readings.map((r) => unpackReading(r, map.n)));
     state.reading = readings[readings.length - 1].name;
     state.coloring = (map.columns.find((c) => c.words && !c.name.startsWith("cluster")) || map.columns.find((c) => c.words) || { name: "" }).name;
     body.replaceChildren();
@@ -29,16 +33,15 @@ function buildMaps() {
   on(["coloring", "theme"], () => held && held.recolor());
 }
 const noun = (map) => map.kind.replace(/s$/, "");
+const used = (reading) => Math.max(0, reading.layers.indexOf(reading.at));
 const count = (n) => n.toLocaleString("en-US");
 const plainNumber = (v) => (Number.isInteger(v) ? String(v) : fmt(v));
-function layerTicks(low, high, most) {
-  const step = [1, 2, 5, 10, 20, 50, 100].find((s) => (high - low) / s <= most) || 100;
-  return Array.from({ length: Math.floor((high - low) / step) + 1 }, (_, i) => low + i * step);
-}
+// Search finds letters however they are typed: in capitals, with accents, in one sign or two.
+const fold = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
 const short = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
 function mapView(body, map, readings, several) {
-  const n = map.n, one = noun(map), a = /^[aeiou]/.test(one) ? "an" : "a";
+  const n = map.n, one = noun(map), folded = map.texts ? map.texts.map(fold) : [];
   const textOf = (i, most) => (map.texts ? short(map.texts[i].trim() || "(blank)", most) : `${one} ${i + 1}`);
   const words = (i, most) => el("span", { class: "said", dir: "auto" }, textOf(i, most));
   const picture = (i) => {
@@ -46,15 +49,15 @@ function mapView(body, map, readings, several) {
     const across = Math.ceil(Math.sqrt(n));
     return el("span", { class: "thumb", css: { "background-image": `url(data:image/jpeg;base64,${map.pictures})`, "background-size": `${across * 100}%`, "background-position": `${across > 1 ? ((i % across) * 100) / (across - 1) : 0}% ${across > 1 ? (Math.floor(i / across) * 100) / (across - 1) : 0}%` } });
   };
-  let reading = readings.find((r) => r.name === state.reading), time = reading.layers.indexOf(reading.at);
+  let reading = readings.find((r) => r.name === state.reading), time = used(reading);
   let picked = null, hover = null, query = "", group = null, colors = null, playing = null, moving = null;
   const at = new Float32Array(2 * n);
   const layer = () => Math.round(time);
 
   // --- what stands on the page
   const sampled = map.total > n ? `${count(n)} of ${count(map.total)} ${map.kind}, drawn at random` : `${count(n)} ${map.kind}`;
-  const head = el("p", { class: "lede" }, `${map.about}: ${sampled}. A point is one ${one}; press play and watch them move through the layers of ${map.model}. Click a point for its nearest neighbors at that layer.`);
-  const search = el("input", { type: "search", id: "map-search", placeholder: map.kind === "texts" ? "a word in your texts" : "a part of a name", autocomplete: "off", oninput: () => { query = search.value.trim().toLowerCase(); group = null; found(); legend(); draw(); } });
+  const head = el("p", { class: "lede" }, `${map.about}: ${sampled}. A point is one ${one} at a layer of ${map.model}. Click a point for its nearest neighbors at that layer.`);
+  const search = el("input", { type: "search", id: "map-search", placeholder: map.kind === "texts" ? "a word in your texts" : "a part of a name", autocomplete: "off", oninput: () => { query = fold(search.value.trim()); group = null; found(); legend(); draw(); } });
   const controls = el("div", { class: "row" }, several,
     readings.length > 1 ? segments("Read as", "reading", readings.map((r) => [r.name, r.name])) : null,
     choice("Color", "coloring", [...map.columns.map((c) => [c.name, c.name]), ["", "none"]]),
@@ -68,9 +71,8 @@ function mapView(body, map, readings, several) {
   const trust = el("p", { class: "trust", role: "status" });
   const keys = el("ul", { class: "keys inks", "aria-label": "Colors" });
   const side = el("div", { class: "card side" });
-  const strip = el("figure", { class: "card" }), beneath = el("div", { class: "grid" }, strip);
-  body.append(head, controls, el("div", { class: "mapped" }, el("figure", { class: "card" }, plot, el("div", { class: "player" }, play, slider, where), trust, keys), side), beneath);
-  const curves = map.charts.map((chart) => drawChart(beneath, chart));
+  const strip = el("figure", { class: "card", hidden: true });
+  body.append(head, controls, el("div", { class: "mapped" }, el("figure", { class: "card" }, plot, el("div", { class: "player" }, play, slider, where), trust, keys), side), strip);
 
   // --- where the points are
   function places(r, t) {
@@ -78,12 +80,12 @@ function mapView(body, map, readings, several) {
     if (share === 0) at.set(a); else for (let i = 0; i < 2 * n; i++) at[i] = a[i] + (b[i] - a[i]) * share;
   }
   function draw() {
-    const near = picked === null ? [] : reading.known[layer()] ? reading.of(layer(), picked) : [];
+    const near = picked === null ? [] : reading.of(layer(), picked);
     const matched = query && map.texts ? matches() : null, mine = picked === null ? null : new Set([picked, ...near]);
     const faded = matched ? (i) => !matched.has(i) : group !== null ? (i) => colors.of[i] !== group : mine ? (i) => !mine.has(i) : null;
     field.draw({ at, colors, faded, picked, near, hover });
   }
-  const matches = () => new Set(map.texts.flatMap((text, i) => (text.toLowerCase().includes(query) ? [i] : [])));
+  const matches = () => new Set(folded.flatMap((text, i) => (text.includes(query) ? [i] : [])));
   // Points glide from where they are to where they belong; a reader who wants no motion gets none.
   function glide(done) {
     const from = at.slice(), begun = performance.now();
@@ -126,19 +128,17 @@ function mapView(body, map, readings, several) {
 
   // --- what is said of them
   function tell(quick) {
-    const k = layer(), number = reading.layers[k], used = number === reading.at ? ({ better: ", chosen", best: ", the best by score", today: readings.length > 1 ? ", used today" : "" }[reading.name] || "") : "";
+    const k = layer(), number = reading.layers[k], role = number === reading.at ? ({ better: ", chosen", best: ", the best by score", today: readings.length > 1 ? ", used today" : "" }[reading.name] || "") : "";
     slider.max = reading.layers.length - 1;
     slider.disabled = reading.layers.length < 2;
     play.disabled = slider.disabled;
     slider.value = String(k);
-    where.textContent = `layer ${number} of ${map.blocks}${used}`;
+    where.textContent = `layer ${number} of ${map.blocks}${role}`;
     slider.setAttribute("aria-valuetext", where.textContent);
     if (readings.length > 1) where.dataset.reading = reading.name;  // for paper, where the control is not
     field.canvas.setAttribute("aria-label", `Map of ${count(n)} ${map.kind} at layer ${number}, read as ${reading.name} (${reading.says}). Arrow keys move from point to point, Enter shows the neighbors of one, Escape lets go.`);
-    const value = reading.trust[k], poor = known(value) && value < POOR;
-    trust.dataset.level = !known(value) ? "none" : poor ? "poor" : "good";
-    trust.textContent = !known(value) ? `At this layer all ${map.kind} have the same vector: there is nothing to see yet.`
-      : (poor ? "This map lies in places. " : "") + `Of ${a} ${one}'s 10 nearest, ${(10 * reading.kept[k]).toFixed(1)} are also nearest on the map (trustworthiness ${value.toFixed(2)}${poor ? ": points that look near may not be; click one for its true neighbors" : ""}).`;
+    trust.textContent = `Trustworthiness of this picture: ${reading.trust[k].toFixed(2)} (1 is best). Distances between groups mean nothing; a click gives the true neighbors.`
+      + (reading.hidden.length ? ` Left out, with a trustworthiness below 0.9: layer ${ranges(reading.hidden)}.` : "");
     if (!quick) set({ cursor: map.depth ? number / map.blocks : number });
     panel(quick);
   }
@@ -150,16 +150,16 @@ function mapView(body, map, readings, several) {
     const k = layer(), number = reading.layers[k];
     if (picked !== null) {
       const close = el("button", { type: "button", class: "quiet", onclick: () => pick(null) }, "Let go");
-      const near = reading.known[k] ? [...reading.of(k, picked)] : [];
-      const stays = (j) => readings.length && reading.layers.reduce((sum, _, l) => sum + (reading.known[l] && reading.of(l, picked).includes(j) ? 1 : 0), 0);
-      side.replaceChildren(el("div", { class: "headed" }, el("h3", {}, "Picked"), close), el("p", { class: "picked" }, picture(picked), words(picked, 600)), facts(picked),
-        el("h3", {}, near.length ? `Nearest at layer ${number}` : `At layer ${number} all ${map.kind} are the same`), el("ol", { class: "items" }, near.map((j) => item(j, `${stays(j)} of ${plural(reading.layers.length, "layer")}`))));
+      const near = [...reading.of(k, picked)];
+      const stays = (j) => reading.layers.reduce((sum, _, l) => sum + (reading.of(l, picked).includes(j) ? 1 : 0), 0);
+      side.replaceChildren(el("div", { class: "headed" }, el("h3", {}, "Picked"), close), el("p", { class: "picked" }, picture(picked), words(picked, 2001)), facts(picked),
+        el("h3", {}, `Nearest at layer ${number}`), el("ol", { class: "items" }, near.map((j) => item(j, `${stays(j)} of ${plural(reading.layers.length, "layer")}`))));
     } else if (query && map.texts) {
       const some = [...matches()];
       side.replaceChildren(el("h3", {}, `${count(some.length)} ${some.length === 1 ? one : map.kind} with “${short(query, 40)}”`), el("ul", { class: "items" }, some.slice(0, 12).map((i) => item(i))));
     } else {
       const alone = loneliest(k);
-      side.replaceChildren(el("h3", {}, "Who stands apart"), el("p", { class: "says" }, `At layer ${number}, these are among the ${reading.k} nearest of the fewest others: outliers, or unlike anything else here.`),
+      side.replaceChildren(el("h3", {}, "Outliers"), el("p", { class: "says" }, `At layer ${number}, these ${map.kind} are among the ${reading.k} nearest of the fewest others.`),
         el("ul", { class: "items" }, alone.map(([i, times]) => item(i, times ? `near ${times}` : "near none"))),
         el("p", { class: "says" }, "Click a point, or one of these, for its nearest neighbors."));
     }
@@ -168,7 +168,6 @@ function mapView(body, map, readings, several) {
   }
   const facts = (i) => el("p", { class: "says" }, map.columns.map((c) => `${c.name}: ${c.numbers ? plainNumber(c.numbers[i]) : c.words[c.at[i]] || "–"}`).join(" · "));
   function loneliest(k) {
-    if (!reading.known[k]) return [];
     const named = new Uint16Array(n);
     for (let i = 0; i < n; i++) for (const j of reading.of(k, i)) named[j]++;
     const far = (i) => reading.points[k][2 * i] ** 2 + reading.points[k][2 * i + 1] ** 2;
@@ -181,24 +180,24 @@ function mapView(body, map, readings, several) {
     panel();
     draw();
     if (i === null) return;
-    const near = reading.known[layer()] ? [...reading.of(layer(), i)].slice(0, 3) : [];
-    say(`Picked: ${textOf(i, 80)}. ` + (near.length ? `Nearest at layer ${reading.layers[layer()]}: ${near.map((j) => textOf(j, 60)).join("; ")}` : `At layer ${reading.layers[layer()]} all ${map.kind} are the same.`));
+    const near = [...reading.of(layer(), i)].slice(0, 3);
+    say(`Picked: ${textOf(i, 80)}. ` + `Nearest at layer ${reading.layers[layer()]}: ${near.map((j) => textOf(j, 60)).join("; ")}`);
   }
 
   // Which of the present neighbors of a text are its neighbors at the other layers.
   function drawStrip() {
     const k = layer(), layers = reading.layers, who = picked;
-    strip.hidden = who === null || !reading.known[k];
+    strip.hidden = who === null;
     if (strip.hidden) return;
     const near = [...reading.of(k, who)], row = 19, left = 118, top = 8, width = Math.max(260, strip.clientWidth - 34), cell = (width - left - 4) / layers.length;
     const height = top + near.length * row + 32;
-    const root = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `Which of the neighbors at layer ${layers[k]} are neighbors at the other layers: ` + near.map((j) => `${textOf(j, 30)}: layers ${ranges(layers.filter((_, l) => reading.known[l] && reading.of(l, who).includes(j)))}`).join("; ") });
+    const root = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `Which of the neighbors at layer ${layers[k]} are neighbors at the other layers: ` + near.map((j) => `${textOf(j, 30)}: layers ${ranges(layers.filter((_, l) => reading.of(l, who).includes(j)))}`).join("; ") });
     near.forEach((j, y) => {
       root.append(svg("text", { x: left - 6, y: top + y * row + 13, "text-anchor": "end" }, map.kind === "texts" ? textOf(j, 17) : textOf(j, 200).slice(-17), svg("title", {}, textOf(j, 200))));
-      layers.forEach((_, l) => root.append(svg("rect", { class: "cell", x: (left + l * cell).toFixed(2), y: top + y * row, width: Math.max(0.6, cell - (cell > 5 ? 1 : 0.2)).toFixed(2), height: row - 3, css: { fill: reading.known[l] && reading.of(l, who).includes(j) ? "var(--accent)" : "var(--grid)" } })));
+      layers.forEach((_, l) => root.append(svg("rect", { class: "cell", x: (left + l * cell).toFixed(2), y: top + y * row, width: Math.max(0.6, cell - (cell > 5 ? 1 : 0.2)).toFixed(2), height: row - 3, css: { fill: reading.of(l, who).includes(j) ? "var(--accent)" : "var(--grid)" } })));
     });
     root.append(svg("rect", { x: left + k * cell - 1, y: top - 3, width: Math.max(3, cell + 1), height: near.length * row + 3, fill: "none", css: { stroke: "var(--ink)" }, "stroke-width": 1.6, rx: 2 }));
-    for (const t of layerTicks(layers[0], layers[layers.length - 1], Math.max(2, Math.floor((width - left) / 60)))) { const l = layers.indexOf(t); if (l >= 0) root.append(svg("text", { x: left + (l + 0.5) * cell, y: top + near.length * row + 13, "text-anchor": "middle" }, t)); }
+    layers.forEach((number, l) => root.append(svg("text", { x: left + (l + 0.5) * cell, y: top + near.length * row + 13, "text-anchor": "middle" }, number)));
     root.append(svg("text", { x: width - 4, y: height - 3, "text-anchor": "end" }, "layer →"));
     root.addEventListener("click", (event) => { const box = root.getBoundingClientRect(); const l = Math.floor(((event.clientX - box.left) * (width / box.width) - left) / cell); if (l >= 0 && l < layers.length) { pause(); go(l); } });
     strip.replaceChildren(el("figcaption", {}, el("span", { class: "name" }, "Which neighbors stay"), el("span", { class: "where" }, reading.name), el("span", { class: "means" }, `Filled: among the ${reading.k} nearest of the picked ${one} at that layer, too.`)), el("div", { class: "plot" }, root));
@@ -222,7 +221,7 @@ function mapView(body, map, readings, several) {
     if (reading === before) return;
     pause();
     const same = reading.layers.indexOf(number);
-    time = number === before.at || same < 0 ? reading.layers.indexOf(reading.at) : same;  // from what is used to what is used
+    time = number === before.at || same < 0 ? used(reading) : same;  // from what is used to what is used
     glide();
     tell();
   }
@@ -234,7 +233,7 @@ function mapView(body, map, readings, several) {
     tip.hidden = i === null;
     if (i !== null) {
       const [x, y] = field.place(at, i), column = map.columns.find((c) => c.name === state.coloring);
-      tip.replaceChildren(picture(i) || "", words(i, 260), column ? el("span", { class: "extra" }, `${column.name}: ${column.numbers ? plainNumber(column.numbers[i]) : column.words[column.at[i]] || "–"}`) : "");
+      tip.replaceChildren(picture(i) || "", words(i, 400), column ? el("span", { class: "extra" }, `${column.name}: ${column.numbers ? plainNumber(column.numbers[i]) : column.words[column.at[i]] || "–"}`) : "");
       const wide = plot.clientWidth, right = x > wide / 2;
       tip.style.setProperty("left", right ? "auto" : x + 12 + "px");
       tip.style.setProperty("right", right ? wide - x + 12 + "px" : "auto");
@@ -266,5 +265,5 @@ function mapView(body, map, readings, several) {
   tell();
   set({ cursor: null });
   draw();
-  return { reread, recolor, drop: () => { pause(); sized.disconnect(); curves.forEach((chart) => chart.drop()); } };
+  return { reread, recolor, drop: () => { pause(); sized.disconnect(); } };
 }

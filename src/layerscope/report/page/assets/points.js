@@ -1,29 +1,9 @@
 // What a map is made of: packed points and neighbors, their inks, and a canvas that draws thousands of them in a frame.
-const STEPS = 4096;
-// Low bytes come first, then high ones.
-function twoBytes(bytes) {
-  const n = bytes.length / 2, out = new Uint16Array(n);
-  for (let i = 0; i < n; i++) out[i] = bytes[i] | (bytes[n + i] << 8);
-  return out;
-}
-
-// Both are written as changes from the layer before.
 async function unpackReading(reading, n) {
-  const [moved, same, other] = [twoBytes(await inflate(reading.xy)), await inflate(reading.same), twoBytes(await inflate(reading.other))];
-  const layers = reading.layers.length, k = reading.k, near = new Uint16Array(layers * n * k), points = [];
-  let last = new Float32Array(2 * n);
-  for (let l = 0; l < layers; l++) {
-    const now = new Float32Array(2 * n);
-    for (let i = 0; i < 2 * n; i++) now[i] = (last[i] + moved[l * 2 * n + i]) % STEPS;
-    points.push(now.map((v) => (v / (STEPS - 1)) * 2 - 1));
-    last = now;
-  }
-  for (let text = 0, next = 0; text < layers * n; text++) {
-    const before = (text - n) * k;
-    for (let at = text * k; at < (text + 1) * k; at++) near[at] = same[at] < k ? near[before + same[at]] : other[next++];
-  }
+  const k = reading.k, points = new Int16Array((await inflate(reading.points)).buffer), near = new Uint16Array((await inflate(reading.near)).buffer);
+  const ofLayer = (_, layer) => Float32Array.from(points.subarray(2 * n * layer, 2 * n * (layer + 1)), (v) => v / 32767);
   const of = (layer, i) => near.subarray((layer * n + i) * k, (layer * n + i + 1) * k);
-  return { ...reading, points, of, known: reading.trust.map(known) };
+  return { ...reading, points: reading.layers.map(ofLayer), of };
 }
 
 // Ten colors that can be told apart, on white and on black; what is rarer shares the gray.
