@@ -18,11 +18,10 @@ def reload_here(
     jobs: Sequence[dict[str, Any]], scratch: Path
 ) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
     """What the fresh process does, in this one."""
-    for i, job in enumerate(jobs):
-        job["out"] = str(scratch / f"{i}.npz")
+    jobs = [{**job, "out": str(scratch / f"{i}.npz")} for i, job in enumerate(jobs)]
     listed = scratch / "jobs.json"
     listed.write_text(
-        json.dumps({"threads": 1, "jobs": list(jobs), "facts": str(scratch / "facts.json")})
+        json.dumps({"threads": 1, "jobs": jobs, "facts": str(scratch / "facts.json")})
     )
     reload_child.main(str(listed))
     facts = json.loads((scratch / "facts.json").read_text())

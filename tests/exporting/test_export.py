@@ -14,11 +14,12 @@ import pytest
 
 from layerscope import Evaluation, evaluate, profile, select
 from layerscope.core.readout import Readout
+from layerscope.errors import InvalidValueError, RunFolderError
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export, verifying
+from layerscope.exporting.card import UNKNOWN, size_words
 from layerscope.exporting.describing import license_in, license_of
 from layerscope.exporting.draft import why_not
-from layerscope.exporting.words import UNKNOWN, size_words
 from layerscope.report.contents import gather
 from layerscope.report.headline import kind_of
 from tests.evaluation.support import mteb_score, write_tasks
@@ -108,7 +109,7 @@ def test_evidence_is_the_runs(whole: Whole, tmp_path: Path) -> None:
     assert row["ci_low"] <= row["gain"] <= row["ci_high"]
     assert row["gain"] == pytest.approx(row["score"] - row["last"])
     assert row["gain_readout"] == pytest.approx(row["last"] - row["default_last"])
-    assert not done.facts["evidence"]["selected"]
+    assert done.facts["evidence"]["choice"] is None
     card = (done.path / "README.md").read_text()
     assert f"{row['gain']:+.2f} ({row['ci_low']:+.2f} to {row['ci_high']:+.2f})" in card
     assert f"| {row['gain_readout']:+.2f} |" in card
@@ -285,7 +286,9 @@ def test_centering_needs_texts(tmp_path: Path) -> None:
 
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
     model, out = tiny_model("llama"), tmp_path / "x"
-    with pytest.raises(ExportError, match="layer 4 does not exist: tiny-llama has layers 0 to 3"):
+    with pytest.raises(
+        InvalidValueError, match="layer 4 does not exist: tiny-llama has layers 0 to 3"
+    ):
         export(model, 4, out=out)
     with pytest.raises(ExportError, match=r"say which layer= \(0 to 3\)"):
         export(model, out=out)
@@ -371,7 +374,7 @@ def test_a_choice_in_a_file_is_exported(whole: Whole, tmp_path: Path) -> None:
         == choice.layer
     )
     file.write_text('{"a": 1}')
-    with pytest.raises(ExportError, match="holds no choice of a layer"):
+    with pytest.raises(RunFolderError, match="holds no choice of a layer"):
         export(joining_model(), choice=file, out=tmp_path / "z")
 
 

@@ -13,7 +13,7 @@ from layerscope import evaluate
 from layerscope.core.templates import get_template
 from layerscope.data import load_corpus
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.exporting import export, job, verifying
+from layerscope.exporting import export, start, verifying
 from layerscope.exporting.draft import verification_texts
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.models import LoadedModel, load
@@ -81,7 +81,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(
     )  # fmt: skip
     task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load().task
     monkeypatch.setattr(verifying, "reload", reload_here)
-    monkeypatch.setattr(job, "verification_texts", lambda brief: verification_texts(brief=True))
+    monkeypatch.setattr(start, "verification_texts", lambda: verification_texts(brief=True))
     # without a length the folder reads as much as the model can, and is verified on that much: a
     # minute for a model of 135M
     length = 96 if name == "smollm2-135m" else None

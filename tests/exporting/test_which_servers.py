@@ -109,7 +109,7 @@ def test_card_and_terminal_of_an_export_say_where_it_opens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from layerscope.exporting import export
-    from layerscope.exporting.words import print_export
+    from layerscope.exporting.card import print_export
 
     done = export(tiny_model("llama"), 2, readout="plain/mean/applied", out=tmp_path / "cut")
     assert done.facts["servers"] == check_servers(done.path)

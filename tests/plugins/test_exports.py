@@ -11,8 +11,8 @@ import pytest
 
 from layerscope.errors import UnknownNameError
 from layerscope.exporting import export, verifying
+from layerscope.exporting.card import print_export
 from layerscope.exporting.formats import FORMATS
-from layerscope.exporting.words import print_export
 from tests.exporting.conftest import reload_here
 from tests.tiny import tiny_model
 

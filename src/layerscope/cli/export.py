@@ -124,7 +124,7 @@ def export_command(
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh
     process."""
     from layerscope.exporting import Exported, export
-    from layerscope.exporting.words import print_export
+    from layerscope.exporting.card import print_export
 
     settings = shared.keywords(
         option,
@@ -229,7 +229,8 @@ def _check_servers(folder: Path, names: str, as_json: bool) -> None:
         raise LayerscopeError(
             f"{folder} is not a sentence-transformers folder: there is no modules.json in it."
         )
-    problems = check_servers(folder, None if names == "all" else shared.parse_list(names))
+    servers = list(SERVERS) if names == "all" else shared.parse_list(names) or []
+    problems = check_servers(folder, servers)
 
     def print_problems() -> None:
         for name, reasons in problems.items():

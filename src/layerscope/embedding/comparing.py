@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,28 @@ from layerscope.core.heads import unit
 from layerscope.core.scores import DRAWS
 from layerscope.core.statistics import bootstrap_weights, spearman
 from layerscope.embedding.encoders import open_encoder
+from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving.sample import LEAST_TEXTS, draw_sample, knows_language
-from layerscope.improving.speed import texts_per_second
 from layerscope.models import LoadedModel
-from layerscope.models.load import find_source
 from layerscope.models.source import check_name
+from layerscope.progress import Progress
 
-_TIMED, _CLEARLY = 24, 1.5  # texts; times as fast: less is no reason to take what scores lower
-_READY = "trained for embeddings, and such an encoder beat improved small models on average, not everywhere (docs/comparison.md)"
+_CLEARLY_FASTER = 1.5
+"""The ratio of speeds from which on a tied model is taken for its speed."""
+_TRAINED = (
+    "trained for embeddings, and such an encoder beat improved small models on average, not "
+    "everywhere (docs/comparison.md)"
+)
 
 
 @dataclass
 class ModelComparison:
-    """What `compare` returns: a row per model, who agrees with whom, and the verdict."""
+    """The result of `compare`: a row per model, their agreement, and the verdict.
+
+    `measure` is the column of the scores by labels. `pick` has the model that the verdict names, as
+    it was given, and how it is read.
+    """
 
     table: pd.DataFrame
     agreement: pd.DataFrame
@@ -39,19 +48,15 @@ class ModelComparison:
     notes: list[str] = field(default_factory=list)
     measure: str = ""
     pick: dict[str, str] = field(default_factory=dict)
-    """The model that the verdict names, as it was given, and how it is read."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        rows = {
-            "table": self.table.to_dict(orient="records"),
-            "agreement": self.agreement.to_dict(),
-        }
+        """Return plain values for JSON."""
         return {
             "verdict": self.verdict,
             "measure": self.measure,
             "pick": self.pick,
-            **rows,
+            "table": self.table.to_dict(orient="records"),
+            "agreement": self.agreement.to_dict(),
             "notes": self.notes,
         }
 
@@ -59,22 +64,21 @@ class ModelComparison:
         return f"{self.verdict}\n\n{self.table.to_string(index=False)}"
 
 
-@dataclass
-class _Compared:
-    """A model that is compared: how it encodes, and the vectors of the texts and labels."""
+@dataclass(frozen=True)
+class ComparedModel:
+    """A model with the vectors of the texts and of the labeled texts, and its speed.
+
+    `trained`: it was trained for embeddings, and knows the language of the texts.
+    """
 
     name: str
-    encode: Callable[[Sequence[str]], np.ndarray]
-    parameters: float
-    ready: bool = False  # a sentence encoder, read as it comes; else the mean of the last layer
-    trained: bool = False  # for embeddings, and it knows the language
-    vectors: np.ndarray | None = None
-    items: np.ndarray | None = None
-    given: str = ""
-
-    @property
-    def read(self) -> str:
-        return "as it comes" if self.ready else "last layer, mean"
+    read: str
+    vectors: np.ndarray
+    labeled_vectors: np.ndarray
+    texts_per_second: float
+    parameters: float = 0
+    trained: bool = False
+    spec: str = ""
 
 
 def compare(
@@ -86,10 +90,12 @@ def compare(
     encoding: str | None = None,
     sample: int = 300,
     seed: int = 0,
+    progress: bool | Progress | None = None,
+    engine: str | Engine = "local",
     **options: Any,
 ) -> ModelComparison:
-    """Compare models on your texts: what they agree on, how they do by labels, what they cost, and
-    which to use.
+    """Compare models on your texts: their agreement, scores by labels, speed and size, and which
+    to use.
 
     Sentence encoders, and the folders that `improve` and `export` write, are read as they come;
     language models at the last layer, the mean of the tokens. `labels` is a file of labeled
@@ -99,192 +105,186 @@ def compare(
     """
     if len(models) < 2:
         raise InvalidValueError("a comparison takes two models or more.")
-    ways: dict[str, Any] = {
-        name: options.pop(name) for name in ("engine", "progress") if name in options
-    }
-    command = Command("compare", options, **ways, function=compare)
+    command = Command("compare", options, engine=engine, progress=progress, function=compare)
     for model in models:
         if isinstance(model, str | Path):
             check_name(model)
     labeled = None if labels is None else read_labels(labels)
     drawn = draw_sample(data, column=column, encoding=encoding, size=sample, seed=seed)
-    known = set() if labeled is None else {text.strip() for text in labeled.texts}
-    texts = [text for text in drawn.texts if text.strip() not in known]
+    labeled_texts = [] if labeled is None else labeled.texts
+    excluded = {text.strip() for text in labeled_texts}
+    texts = [text for text in drawn.texts if text.strip() not in excluded]
     if len(texts) < LEAST_TEXTS:
         raise LayerscopeError(
-            f"{drawn.name} has {len(texts)} texts that are not among the labels; {LEAST_TEXTS} at least are needed."
+            f"{drawn.name} has {len(texts)} texts that are not among the labels; {LEAST_TEXTS} at "
+            "least are needed."
         )
-    notes: list[str] = [] if labeled is None else list(labeled.warnings)
+    notes = [] if labeled is None else list(labeled.warnings)
+    compared: list[ComparedModel] = []
     with command:
-        names = [
-            find_source(one, command.loading).name
-            if isinstance(one, str | Path)
-            else getattr(one, "name", str(i))
-            for i, one in enumerate(models)
-        ]
-        if len(set(names)) < len(names):
-            raise InvalidValueError(
-                f"two models have the same name: {', '.join(names)}. Give each once."
-            )
-        compared = [_open(command, given, texts, notes) for given in models]
-        command.bar.begin("reading|texts", len(compared) * (len(texts) + len(known)))
-        for one in compared:
-            one.vectors = one.encode(texts)
-            if labeled is not None:
-                one.items = label_items(
-                    labeled, dict(zip(labeled.texts, one.encode(labeled.texts), strict=True))
+        command.bar.begin("reading|texts", len(models) * (len(texts) + len(labeled_texts)))
+        for model in models:
+            loaded = command.load(model, here=True)
+            if loaded.name in [other.name for other in compared]:
+                raise InvalidValueError(f"two models are called {loaded.name}. Give each once.")
+            knows = knows_language(loaded, texts[:200])
+            if not knows:
+                notes.append(
+                    f"{loaded.name} does not know many words of these texts: another language?"
                 )
-            command.bar.advance(len(texts) + len(known))
-        speeds = texts_per_second({one.name: one.encode for one in compared}, texts[:_TIMED])
-    matrix = _agreement(compared)
-    others = [
-        float(np.mean([matrix.at[one.name, two.name] for two in compared if two is not one]))
-        for one in compared
-    ]
-    rows = {
-        "model": [one.name for one in compared], "read": [one.read for one in compared],
-        "agreement with others": others, "texts per second": [speeds[one.name] for one in compared],
-        "parameters, M": [one.parameters / 1e6 for one in compared], "vector": [one.vectors.shape[1] for one in compared],  # type: ignore[union-attr]
-    }  # fmt: skip
+            compared.append(_read(command, model, loaded, texts, labeled_texts, knows))
+    agreement = _agreement(compared)
+    count = len(compared)
+    others = (agreement.sum(axis=1) - np.diag(agreement)) / (count - 1)
+    columns: dict[str, Any] = {
+        "model": [model.name for model in compared],
+        "read": [model.read for model in compared],
+    }
     measure = ""
-    if labeled is not None:
-        measure = (
-            "right nearest neighbor, %"
-            if labeled.kind == "classification"
-            else "rank correlation with your scores × 100"
-        )
-        rows = {
-            **dict(list(rows.items())[:2]),
-            measure: _scored(compared, labeled).values.tolist(),
-            **dict(list(rows.items())[2:]),
-        }
-    table = pd.DataFrame(rows).sort_values(
+    if labeled is None:
+        pick, verdict = choose_without_labels(compared, others)
+    else:
+        scores = label_scores(compared, labeled)
+        pick, verdict = choose_by_labels(compared, labeled, scores)
+        measure = "rank correlation with your scores × 100"
+        if labeled.kind == "classification":
+            measure = "right nearest neighbor, %"
+        columns[measure] = scores.values
+    columns |= {
+        "agreement with others": others.to_numpy(),
+        "texts per second": [model.texts_per_second for model in compared],
+        "parameters, M": [model.parameters / 1e6 for model in compared],
+        "vector": [model.vectors.shape[1] for model in compared],
+    }
+    table = pd.DataFrame(columns).sort_values(
         measure or "agreement with others", ascending=False, ignore_index=True
     )
-    pick, verdict = (
-        _by_labels(compared, labeled, speeds)
-        if labeled is not None
-        else _without_labels(compared, others, speeds)
-    )
-    return ModelComparison(
-        table,
-        matrix,
-        verdict,
-        notes,
-        measure,
-        {"model": pick.given or pick.name, "read": pick.read},
-    )
+    named = {"model": pick.spec or pick.name, "read": pick.read}
+    return ModelComparison(table, agreement, verdict, notes, measure, named)
 
 
-def _open(command: Command, given: Any, texts: Sequence[str], notes: list[str]) -> _Compared:
-    """Load a model, and note where it does not know the language of the texts."""
-    loaded: LoadedModel = command.load(given, here=True)
-    ready = bool(loaded.identity.get("sentence_encoder")) and not loaded.identity.get("untrained")
-    encoder = open_encoder(command, given if ready else loaded)
-    knows = knows_language(loaded, texts[:200])
-    if not knows:
-        notes.append(f"{loaded.name} does not know many words of these texts: another language?")
-
-    def encode(some: Sequence[str]) -> np.ndarray:
-        return encoder.embed(command.engine, some).vectors[0]
-
-    return _Compared(
+def _read(
+    command: Command,
+    model: Any,
+    loaded: LoadedModel,
+    texts: Sequence[str],
+    labeled_texts: Sequence[str],
+    knows_texts: bool,
+) -> ComparedModel:
+    """Encode the texts with a model, and measure how fast it is."""
+    identity = loaded.identity
+    is_encoder = bool(identity.get("sentence_encoder")) and not identity.get("untrained")
+    encoder = open_encoder(command, model if is_encoder else loaded)
+    encoder.embed(command.engine, texts[:2])  # takes the time that is needed once
+    start = perf_counter()
+    vectors = encoder.embed(command.engine, texts, command.bar.advance).vectors[0]
+    seconds = perf_counter() - start
+    labeled_vectors = np.empty((0, vectors.shape[1]), dtype=np.float32)
+    if labeled_texts:
+        embedded = encoder.embed(command.engine, labeled_texts, command.bar.advance)
+        labeled_vectors = embedded.vectors[0]
+    return ComparedModel(
         loaded.name,
-        encode,
-        loaded.identity["parameters"],
-        ready,
-        trained=ready and knows and not loaded.identity.get("exported"),
-        given=str(given) if isinstance(given, str | Path) else "",
+        "as it comes" if is_encoder else "last layer, mean",
+        vectors,
+        labeled_vectors,
+        len(texts) / seconds,
+        identity["parameters"],
+        trained=is_encoder and knows_texts and not identity.get("exported"),
+        spec=str(model) if isinstance(model, str | Path) else "",
     )
 
 
-def label_items(labeled: Labeled, vectors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What each labeled example says of vectors: whether its nearest neighbor has its class; of
-    pairs, their cosine."""
-    sides = [unit(np.stack([vectors[text] for text in side])) for side in labeled.sides]
+def label_items(labeled: Labeled, vectors: np.ndarray) -> np.ndarray:
+    """Return a number per labeled example from the vectors of `labeled.texts`.
+
+    It is 1 if its nearest neighbor has its class, else 0; of a pair it is the cosine.
+    """
+    places = {text: i for i, text in enumerate(labeled.texts)}
+    sides = [unit(vectors[[places[text] for text in side]]) for side in labeled.sides]
     if len(sides) == 2:
-        return (sides[0] * sides[1]).sum(1)
+        cosines_of_pairs: np.ndarray = (sides[0] * sides[1]).sum(1)
+        return cosines_of_pairs
     cosines = sides[0] @ sides[0].T
     np.fill_diagonal(cosines, -np.inf)
     return (labeled.targets[cosines.argmax(1)] == labeled.targets).astype(np.float64)
 
 
-def _scored(found: Sequence[_Compared], labeled: Labeled) -> Scores:
-    """The score of every model, × 100, and the same on resampled examples."""
-    items = np.stack([one.items for one in found])  # type: ignore[misc]
+def label_scores(models: Sequence[ComparedModel], labeled: Labeled) -> Scores:
+    """Return the score of every model, × 100, also on resampled examples."""
+    items = np.stack([label_items(labeled, model.labeled_vectors) for model in models])
     weights = bootstrap_weights(items.shape[1], DRAWS, 0)
     if labeled.kind == "classification":
         return Scores(100 * items.mean(1), 100 * items @ weights.T / items.shape[1])
-    return Scores(
-        100 * spearman(items, labeled.targets), 100 * spearman(items, labeled.targets, weights)
+    values = spearman(items, labeled.targets)
+    return Scores(100 * values, 100 * spearman(items, labeled.targets, weights))
+
+
+def _agreement(models: Sequence[ComparedModel]) -> pd.DataFrame:
+    """Return the mean agreement about neighbors (−½ to 1) of every two models."""
+    cosines = [similarities(model.vectors) for model in models]
+    references = [Neighborhoods.of(similarity) for similarity in cosines]
+    values = np.array(
+        [[float(reference.agreement(c).mean()) for c in cosines] for reference in references]
     )
-
-
-def _agreement(found: Sequence[_Compared]) -> pd.DataFrame:
-    """The mean agreement about neighbors (−½ to 1) of every two models."""
-    cosines = [similarities(one.vectors) for one in found]  # type: ignore[arg-type]
-    near = [Neighborhoods.of(one) for one in cosines]
-    values = np.array([[float(a.agreement(b).mean()) for b in cosines] for a in near])
-    names = [one.name for one in found]
+    names = [model.name for model in models]
     return pd.DataFrame((values + values.T) / 2, index=names, columns=names)
 
 
-def _faster(one: _Compared, other: _Compared, speeds: Mapping[str, float]) -> str:
-    ratio = speeds[one.name] / speeds[other.name]
-    return (
-        f"{ratio:.1f} × as fast as {other.name}"
-        if ratio >= 1
-        else f"{1 / ratio:.1f} × slower than {other.name}"
-    )
+def _compare_speed(model: ComparedModel, other: ComparedModel) -> str:
+    ratio = model.texts_per_second / other.texts_per_second
+    if ratio >= 1:
+        return f"It is {ratio:.1f} × as fast as {other.name}."
+    return f"It is {1 / ratio:.1f} × slower than {other.name}."
 
 
-def _by_labels(
-    found: Sequence[_Compared], labeled: Labeled, speeds: Mapping[str, float]
-) -> tuple[_Compared, str]:
-    """The best by labels; of those that the labels cannot tell from it, the fastest if it is
-    clearly faster."""
-    scores = _scored(found, labeled)
-    score = {one.name: value for one, value in zip(found, scores.values, strict=True)}
-    candidates = [Candidate((), cost=1 / speeds[one.name]) for one in found]
+def choose_by_labels(
+    models: Sequence[ComparedModel], labeled: Labeled, scores: Scores
+) -> tuple[ComparedModel, str]:
+    """Return the best model by labels and the verdict.
+
+    Of models that the labels cannot tell from the best, the fastest is taken if it is clearly
+    faster.
+    """
+    candidates = [Candidate((), cost=1 / model.texts_per_second) for model in models]
     decision = decide(candidates, [scores], 0, Limits(ties=True))
-    ranked = [
-        found[i]
-        for i in np.argsort(-np.nan_to_num(scores.values, nan=-np.inf), kind="stable").tolist()
-    ]
-    best, tied = found[decision.best], [found[i] for i in np.flatnonzero(decision.tied).tolist()]
-    quickest = found[decision.chosen]
-    is_faster = speeds[quickest.name] >= _CLEARLY * speeds[best.name]
-    pick = quickest if is_faster else best
-    what = {"classification": "% of the labeled texts have a right nearest neighbor"}.get(
-        labeled.kind, "rank correlation × 100"
-    )
-    said = f"Use {pick.name}: {score[pick.name]:.1f} {what}"
-    if pick is not best:
-        said += f", the best within the noise ({best.name} has {score[best.name]:.1f})"
-        return pick, f"{said}; it is {_faster(pick, best, speeds)}."
-    rest = next(one for one in ranked if one is not pick)
-    tie = ", which these labels cannot tell from it" if any(one is rest for one in tied) else ""
-    return (
-        pick,
-        f"{said}; {rest.name} has {score[rest.name]:.1f}{tie}. It is {_faster(pick, rest, speeds)}.",
-    )
-
-
-def _without_labels(
-    found: Sequence[_Compared], others: Sequence[float], speeds: Mapping[str, float]
-) -> tuple[_Compared, str]:
-    """A trained encoder first; else the one that the others agree with most. Agreement does not say
-    who is right."""
-    if not (trained := [one for one in found if one.trained]):
-        pick = found[Scores(np.array(others)).best()]
-        return (
-            pick,
-            f"Use {pick.name}: the others agree with it most. Agreement does not say who is right: give labels= to know.",
+    best = models[decision.best]
+    fastest = models[decision.chosen]
+    values = {model.name: value for model, value in zip(models, scores.values, strict=True)}
+    what = "rank correlation × 100"
+    if labeled.kind == "classification":
+        what = "% of the labeled texts have a right nearest neighbor"
+    if fastest.texts_per_second >= _CLEARLY_FASTER * best.texts_per_second:
+        return fastest, (
+            f"Use {fastest.name}: {values[fastest.name]:.1f} {what}, the best within the noise "
+            f"({best.name} has {values[best.name]:.1f}). {_compare_speed(fastest, best)}"
         )
-    pick = max(trained, key=lambda one: speeds[one.name])
-    rest = max(
-        (one for one in found if one is not pick),
-        key=lambda one: speeds[one.name],
+    ranking = np.argsort(-np.nan_to_num(scores.values, nan=-np.inf), kind="stable")
+    second = next(int(i) for i in ranking if i != decision.best)
+    rival = models[second]
+    tie = ", which these labels cannot tell from it" if decision.tied[second] else ""
+    return best, (
+        f"Use {best.name}: {values[best.name]:.1f} {what}; {rival.name} has "
+        f"{values[rival.name]:.1f}{tie}. {_compare_speed(best, rival)}"
     )
-    said = f"Use {pick.name}, unless labels say otherwise: it is {_READY}."
-    return pick, f"{said} It is {_faster(pick, rest, speeds)}. Give labels= to know."
+
+
+def choose_without_labels(
+    models: Sequence[ComparedModel], agreement: Sequence[float]
+) -> tuple[ComparedModel, str]:
+    """Return the fastest trained encoder, else the model that the others agree with most, and the
+    verdict."""
+    by_speed = sorted(models, key=lambda model: -model.texts_per_second)
+    trained = [model for model in by_speed if model.trained]
+    if not trained:
+        pick = models[int(np.argmax(agreement))]
+        return pick, (
+            f"Use {pick.name}: the others agree with it most. Agreement does not say who is right: "
+            "give labels= to know."
+        )
+    pick = trained[0]
+    rival = next(model for model in by_speed if model is not pick)
+    return pick, (
+        f"Use {pick.name}, unless labels say otherwise: it is {_TRAINED}. "
+        f"{_compare_speed(pick, rival)} Give labels= to know."
+    )

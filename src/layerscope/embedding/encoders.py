@@ -52,13 +52,15 @@ class Embedded:
 
 
 class Encoder(ABC):
-    """A way to encode texts. It can be sent to workers before it is opened."""
+    """A way to encode texts. It can be sent to workers before it is opened.
+
+    `names` are the columns of its vectors. `facts` decide the vectors; a file that holds them
+    records the facts. `width` is that of a vector, about.
+    """
 
     names: tuple[str, ...]
-    """The columns of its vectors."""
     facts: dict[str, Any]
-    """What decides the vectors, for the file that holds them."""
-    width = 1024  # of a vector, about
+    width = 1024
     memory = 0
     device: str | None = None
 
@@ -77,17 +79,14 @@ class Encoder(ABC):
         advance: Advance = ignore_progress,
         kind: str = DOCUMENT,
     ) -> Embedded:
-        """Encode texts by an engine; raise where a vector is not finite."""
+        """Encode texts by an engine; raise if a vector is not finite."""
         if engine.remote:
-            spans = [
-                slice(start, min(start + _SPAN, len(texts)))
-                for start in range(0, len(texts), _SPAN)
-            ]
-            results = dict(engine.run(EmbedWork(self, texts, kind), spans, advance))
-            parts = [results[i] for i in range(len(spans))]
-            columns = zip(*(part.vectors for part in parts), strict=True)
+            starts = range(0, len(texts), _SPAN)
+            spans = [slice(start, min(start + _SPAN, len(texts))) for start in starts]
+            parts = dict(engine.run(EmbedWork(self, texts, kind), spans, advance))
+            columns = zip(*(parts[i].vectors for i in range(len(spans))), strict=True)
             vectors = [np.concatenate(column) for column in columns]
-            embedded = Embedded(vectors, sum(part.cut for part in parts))
+            embedded = Embedded(vectors, sum(part.cut for part in parts.values()))
         else:
             with quiet():
                 self.open()
@@ -103,20 +102,19 @@ class Encoder(ABC):
 
     def warn_of_cuts(self, cut: int, total: int) -> None:
         """Warn once that texts were too long: their vectors are of their beginnings."""
-        if not cut:
-            return
-        most = self.facts["max_length"]
-        limit = f"than {most} tokens" if most else "than the folder reads"
-        log.warning(
-            "%s of %s texts are longer %s, and were cut; max_length= sets the limit",
-            f"{cut:,}",
-            f"{total:,}",
-            limit,
-        )
+        if cut:
+            length = self.facts["max_length"]
+            limit = f"than {length} tokens" if length else "than the folder reads"
+            log.warning(
+                "%s of %s texts are longer %s, and were cut; max_length= sets the limit",
+                f"{cut:,}",
+                f"{total:,}",
+                limit,
+            )
 
 
 class EmbedWork(Work[slice, Embedded]):
-    """A span of the texts in, their vectors out."""
+    """The work of a worker: it takes a span of the texts and returns their vectors."""
 
     under_way = 2
 
@@ -136,7 +134,7 @@ class EmbedWork(Work[slice, Embedded]):
         return self.encoder.encode(self.texts[item], self.kind, advance)
 
     def name(self, item: slice) -> str:
-        """Return in words which texts a span holds."""
+        """Return the numbers of the texts in a span."""
         return f"texts {item.start} to {item.stop - 1}"
 
 
@@ -155,39 +153,43 @@ class FolderEncoder(Encoder):
         self._model: Any = None
 
     def open(self) -> None:
-        if self._model is not None:
-            return
-        self._model = load_folder(self.folder).to(**self.placement)
-        most = self.facts["max_length"]
-        if most is not None:
-            self._model.max_seq_length = min(most, self._model.max_seq_length or most)
+        if self._model is None:
+            self._model = load_folder(self.folder).to(**self.placement)
+            length = self.facts["max_length"]
+            if length is not None:
+                self._model.max_seq_length = min(length, self._model.max_seq_length or length)
 
     def encode(self, texts: Sequence[str], kind: str, advance: Advance) -> Embedded:
         model = self._model
-        prompts = getattr(model, "prompts", None) or {}
-        cut = self._count_long(prompts.get(kind, ""), texts)
+        cut = self._count_long(model.prompts.get(kind) or "", texts)
         encode = model.encode_query if kind == QUERY else model.encode_document
         vectors = encode(list(texts), batch_size=self.batch_size, show_progress_bar=False)
         advance(len(texts))
         return Embedded([np.asarray(vectors, dtype=np.float32)], cut)
 
     def _count_long(self, prompt: str, texts: Sequence[str]) -> int:
-        """Return how many texts have more tokens than are read. A token has a byte at least: short
-        texts need no look."""
-        most = self._model.max_seq_length
-        tokenizer = self._model.tokenizer
-        if most is None or not callable(tokenizer):
+        """Return how many texts have more tokens than are read.
+
+        A token has a byte at least, so short texts are not tokenized.
+        """
+        limit = self._model.max_seq_length
+        if limit is None:
             return 0
         prompted = [prompt + text for text in texts]
-        long = [text for text in prompted if len(text.encode("utf-8", "replace")) + _SPECIAL > most]
+        long = [
+            text for text in prompted if len(text.encode("utf-8", "replace")) + _SPECIAL > limit
+        ]
         if not long:
             return 0
-        tokens = tokenizer(long, truncation=False, padding=False, verbose=False)
-        return sum(len(ids) > most for ids in tokens["input_ids"])
+        tokens = self._model.tokenizer(long, truncation=False, padding=False, verbose=False)
+        return sum(len(ids) > limit for ids in tokens["input_ids"])
 
 
 class LayerEncoder(Encoder):
-    """Layers of a model under a readout, not centered; all of them in one pass."""
+    """Layers of a model under a readout, not centered; all of them in one pass.
+
+    A model with a `recipe` is loaded by the worker.
+    """
 
     def __init__(
         self,
@@ -252,44 +254,48 @@ def open_encoder(
     """Return the encoder of a model. Without layers and a readout, a sentence encoder reads texts
     as it says itself. `command` is open."""
     batch_size = command.where.batch_size
-    if isinstance(model, Encoder):
-        return model
     if isinstance(model, str | Path) and layers is None and readout is None:
         source = find_source(model, command.loading)
         if source.pipeline is not None:
             options = {"tokenizer": tokenizer, **command.loading}
-            return _folder_encoder(source, options, max_length, batch_size)
+            return _folder_encoder(source, source.pipeline, options, max_length, batch_size)
     loaded = command.load(model, tokenizer)
     if loaded.kind != "texts" or loaded.tokenizer is None:
         instead = "" if loaded.kind == "texts" else f" but {loaded.kind}"
         raise LayerscopeError(f"{loaded.name} reads no texts{instead}.")
-    chosen_readout = (readout or Readout.parse("plain/mean")).check()
-    chosen_layers = _parse_layers(layers, loaded.n_blocks, loaded.name)
-    length = max_length or MAX_LENGTH
-    return LayerEncoder(loaded, command.recipe, chosen_layers, chosen_readout, length, batch_size)
+    return LayerEncoder(
+        loaded,
+        command.recipe,
+        _parse_layers(layers, loaded.n_blocks, loaded.name),
+        (readout or Readout()).check(),
+        max_length or MAX_LENGTH,
+        batch_size,
+    )
 
 
 def _parse_layers(layers: Layers, blocks: int, model: str) -> list[int]:
-    """Return the wanted layers in the order given; the last where none is named."""
-    if isinstance(layers, str):
-        if layers != "all":
-            raise InvalidValueError(f"layers are whole numbers or 'all', not {layers!r}.")
+    """Return layers in the order given; the last one if none is named."""
+    if layers == "all":
         return pick_layers(None, blocks, model)
+    if isinstance(layers, str):
+        raise InvalidValueError(f"layers are whole numbers or 'all', not {layers!r}.")
     if layers is None:
         return [blocks]
     numbers = [*layers] if isinstance(layers, Iterable) else [layers]
-    pick_layers(numbers, blocks, model)  # those that do not exist are refused
+    pick_layers(numbers, blocks, model)  # raises for those that do not exist
     return list(dict.fromkeys(int(layer) % (blocks + 1) for layer in numbers))
 
 
 def _folder_encoder(
-    source: Source, options: Mapping[str, Any], max_length: int | None, batch_size: int | None
+    source: Source,
+    pipeline: Path,
+    options: Mapping[str, Any],
+    max_length: int | None,
+    batch_size: int | None,
 ) -> FolderEncoder:
-    assert source.pipeline is not None
-    root = source.pipeline.resolve()
-    taken = ("dtype", "device", "revision", "trust_remote_code", "allow_pickle")
     for name, value in options.items():
-        if value and name not in taken:
+        valid = ("dtype", "device", "revision", "trust_remote_code", "allow_pickle")
+        if value and name not in valid:
             raise InvalidValueError(
                 f"{source.name} is a sentence encoder, read as its folder says: it takes no "
                 f"{name}=. Leave it out, or name layers=."
@@ -300,26 +306,22 @@ def _folder_encoder(
         placement["device"] = pick_device(options["device"])
     if dtype != "auto":
         placement["dtype"] = dtype
-    files = {
-        file
-        for pattern in ("*.safetensors", "*.json", "*.txt", "*.model")
-        for file in root.rglob(pattern)
-        if file.is_file()
-    }
-    digest = files_sha256(files.union(file.resolve() for file in source.weights))
+    root = pipeline.resolve()
+    files = {file.resolve() for file in source.weights}
+    for pattern in ("*.safetensors", "*.json", "*.txt", "*.model"):
+        files.update(file for file in root.rglob(pattern) if file.is_file())
     facts = {
-        "model": {"name": source.name, "sha256": digest},
+        "model": {"name": source.name, "sha256": files_sha256(files)},
         "max_length": max_length,
         "dtype": str(dtype),
     }
     return FolderEncoder(root, facts, batch_size, **placement)
 
 
-def decisive(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that decide the vectors: without the model's name, which is as it was
-    spelled."""
+def without_name(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that decide the vectors: a model's name is only a spelling of it."""
     model = facts.get("model")
-    if not isinstance(model, Mapping) or not (model.get("sha256") or model.get("weights_sha256")):
+    if not isinstance(model, Mapping):
         return dict(facts)
     return {**facts, "model": {name: model[name] for name in model if name != "name"}}
 

@@ -45,21 +45,15 @@ def encode(
         vectors = layerscope.encode("smollm2-135m", texts, layers=[10, 20])
         vectors[0].shape  # layer 10: (texts, 576)
     """
-    command = Command(
-        "encode",
-        options,
-        engine=engine,
-        progress=progress,
-        function=encode,
-    )
+    command = Command("encode", options, engine=engine, progress=progress, function=encode)
     if isinstance(texts, str) and " " in texts:
         texts = [texts]
     stream = TextStream(texts, column=column)
     words = [str(row.text) for row in stream.rows()]
     if isinstance(readout, str):
         readout = Readout.parse(readout)
-    centered = readout is not None and readout.centering == "corpus"
-    if readout is not None and centered:
+    is_centered = readout is not None and readout.centering == "corpus"
+    if readout is not None and is_centered:
         readout = replace(readout, centering="none")
     with command:
         encoder = open_encoder(
@@ -69,6 +63,6 @@ def encode(
         embedded = encoder.embed(command.engine, words, command.bar.advance)
     encoder.warn_of_cuts(embedded.cut, len(words))
     vectors = embedded.vectors
-    if centered:
+    if is_centered:
         vectors = [rows - rows.mean(0, dtype=np.float64).astype(np.float32) for rows in vectors]
     return np.stack(vectors) if isinstance(layers, Iterable) else vectors[0]

@@ -14,30 +14,22 @@ from layerscope.command import Command
 from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import TextStream
-from layerscope.embedding.encoders import QUERY, VECTOR, Layers, decisive, in_blocks, open_encoder
+from layerscope.embedding.encoders import (
+    QUERY,
+    VECTOR,
+    Encoder,
+    Layers,
+    in_blocks,
+    open_encoder,
+    without_name,
+)
 from layerscope.embedding.writing import BLOCK, facts_of, vectors_in
+from layerscope.engines import Engine
 from layerscope.errors import DataError, InvalidValueError, clean_name
+from layerscope.progress import Progress
 
-Row = dict[str, Any]
-Block = tuple[np.ndarray, list[Row]]
+Block = tuple[np.ndarray, list[dict[str, Any]]]
 """Vectors (texts, D), and the columns of each text."""
-
-
-def nearest(query: np.ndarray, blocks: Iterable[Block], top: int) -> pd.DataFrame:
-    """Return the rows nearest to a vector by cosine, best first; only the best so far are held."""
-    best: list[tuple[float, int, Row]] = []
-    count = 0
-    for vectors, rows in blocks:
-        cosines = unit(vectors) @ unit(query[None])[0]
-        order = np.argsort(-cosines, kind="stable")[:top]
-        best += [(float(cosines[i]), count + int(i), rows[i]) for i in order]
-        best = sorted(best, key=lambda match: (-match[0], match[1]))[:top]
-        count += len(rows)
-    table = []
-    for rank, (cosine, _, row) in enumerate(best, 1):
-        place = {"rank": rank, "cosine": cosine}
-        table.append({**place, **row, **place})  # a row's own column of that name does not count
-    return pd.DataFrame(table)
 
 
 def search(
@@ -51,67 +43,81 @@ def search(
     layers: Layers = None,
     readout: str | None = None,
     max_length: int | None = None,
+    progress: bool | Progress | None = None,
+    engine: str | Engine = "local",
     **options: Any,
 ) -> pd.DataFrame:
     """Return the `top` texts nearest to a question, with their cosine and their other columns.
 
     `data` is anything that holds texts, or a file that `embed` wrote with this very model: its
-    vectors are not made again. `progress` and `engine` are as for `embed`.
+    vectors are not made again.
 
         layerscope.search("better", "how do I reset my card?", "vectors.parquet")
     """
     if not query.strip() or top < 1:
         raise InvalidValueError("a search takes a question with words, and top= of at least 1.")
-    ways = {name: options.pop(name) for name in ("engine", "progress") if name in options}
-    command = Command("search", options, **ways, function=search)
+    command = Command("search", options, engine=engine, progress=progress, function=search)
+    parsed_readout = None if readout is None else Readout.parse(readout)
     is_parquet = isinstance(data, str | Path) and str(data).endswith(".parquet")
     facts = facts_of(Path(data)) if is_parquet and Path(data).is_file() else {}
     with command:
         encoder = open_encoder(
-            command,
-            model,
-            layers=layers,
-            readout=None if readout is None else Readout.parse(readout),
-            max_length=max_length,
+            command, model, layers=layers, readout=parsed_readout, max_length=max_length
         )
         if len(encoder.names) > 1:
             raise InvalidValueError("a search reads one layer: name one, such as layers=-1.")
-        column_name = _column_of(facts, encoder.facts, data) if facts else ""
-        vector = encoder.embed(command.engine, [query], kind=QUERY).vectors[0][0]
         if facts:
-            return nearest(vector, vectors_in(Path(data), column_name, len(vector)), top)
+            name = _vector_column(facts, encoder.facts, data)
+            vector = encoder.embed(command.engine, [query], kind=QUERY).vectors[0][0]
+            return nearest(vector, vectors_in(Path(data), name, len(vector)), top)
+        vector = encoder.embed(command.engine, [query], kind=QUERY).vectors[0][0]
         stream = TextStream(data, column=column, encoding=encoding)
-        total = sum(1 for _ in stream)
-        cuts: list[int] = []
-
-        def blocks() -> Iterator[Block]:
-            command.bar.begin(f"{encoder.facts['model']['name']}|texts", total)
-            for rows in in_blocks(stream.rows(), BLOCK):
-                texts = [str(row.text) for row in rows]
-                embedded = encoder.embed(command.engine, texts, command.bar.advance)
-                cuts.append(embedded.cut)
-                yield embedded.vectors[0], [{"text": row.text, **row.others} for row in rows]
-
-        matches = nearest(vector, blocks(), top)
-        encoder.warn_of_cuts(sum(cuts), total)
-        return matches
+        return nearest(vector, _encoded(stream, encoder, command), top)
 
 
-def _column_of(facts: dict[str, Any], wanted: dict[str, Any], file: str | Path) -> str:
-    """Return the column of a file of vectors that an encoder made; raise where none is."""
-    layers = facts.get("layers")
-    layer = wanted.get("layers", [None])[0]
+def _encoded(stream: TextStream, encoder: Encoder, command: Command) -> Iterator[Block]:
+    """Yield the vectors and columns of texts, and warn at the end of those that were cut."""
+    total = sum(1 for _ in stream)
+    command.bar.begin(f"{encoder.facts['model']['name']}|texts", total)
+    cut = 0
+    for rows in in_blocks(stream.rows(), BLOCK):
+        texts = [str(row.text) for row in rows]
+        embedded = encoder.embed(command.engine, texts, command.bar.advance)
+        cut += embedded.cut
+        yield embedded.vectors[0], [{"text": row.text, **row.others} for row in rows]
+    encoder.warn_of_cuts(cut, total)
+
+
+def nearest(query: np.ndarray, blocks: Iterable[Block], top: int) -> pd.DataFrame:
+    """Return the rows nearest to a vector by cosine, best first; only the best so far are held."""
+    matches: list[tuple[float, dict[str, Any]]] = []
+    for vectors, rows in blocks:
+        cosines = unit(vectors) @ unit(query[None])[0]
+        order = np.argsort(-cosines, kind="stable")[:top]
+        matches += [(float(cosines[i]), rows[i]) for i in order]
+        matches = sorted(matches, key=lambda match: -match[0])[:top]
+    table = []
+    for rank, (cosine, row) in enumerate(matches, 1):
+        place = {"rank": rank, "cosine": cosine}
+        table.append({**place, **row, **place})  # a column of that name in the row does not count
+    return pd.DataFrame(table)
+
+
+def _vector_column(facts: dict[str, Any], own: dict[str, Any], file: str | Path) -> str:
+    """Return the column of a file of vectors that an encoder made; raise if there is none."""
     column = VECTOR
+    layers = facts.get("layers")
+    layer = own.get("layers", [None])[0]
     if isinstance(layers, list) and len(layers) > 1 and layer in layers:
         column = f"layer_{layer}"
-        wanted = {**wanted, "layers": layers}
-    held = decisive(facts)
-    if any(held.get(name) != value for name, value in decisive(wanted).items()):
+        own = {**own, "layers": layers}
+    recorded = without_name(facts)
+    if any(recorded.get(name) != value for name, value in without_name(own).items()):
         model = facts.get("model")
-        who = "another model"
+        author = "another model"
         if isinstance(model, dict):
-            who = clean_name(str(model.get("name")))
+            author = clean_name(str(model.get("name")))
         raise DataError(
-            f"{file} was embedded with {who} and other settings; use the same for searching."
+            f"{file} was embedded with {author} and other settings; use the same for searching."
         )
     return column

@@ -1,9 +1,9 @@
-"""A model cut at a layer, as a folder that other tools load: written, reloaded in a fresh process,
-compared, then published."""
+"""A model cut at a layer, as a folder that other tools load."""
 
 from __future__ import annotations
 
 from layerscope.errors import ExportError
-from layerscope.exporting.job import Exported, export
+from layerscope.exporting.job import Exported
+from layerscope.exporting.start import export
 
 __all__ = ["ExportError", "Exported", "export"]

@@ -1,33 +1,33 @@
-"""layerscope.json of an export: every fact about it, for programs."""
+"""layerscope.json of an export: its facts, for programs."""
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from layerscope.core.conventions import LAYER
+from layerscope.core.json import read_json
 from layerscope.core.runs import MARKER
-from layerscope.errors import clean_name, one_line, printable
-from layerscope.exporting.card import model_card
+from layerscope.errors import ExportError, clean_name, one_line, printable
+from layerscope.exporting.card import UNKNOWN, model_card
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.servers import check_servers
-from layerscope.exporting.verifying import Verification
-from layerscope.exporting.words import UNKNOWN
 from layerscope.models import LoadedModel, catalogue
 from layerscope.store import atomic
 from layerscope.version import VERSION
 
 
-def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
-    """Return everything about an export that a reader or a program may want."""
-    model, readout, route = draft.model, draft.readout, draft.route
-    identity, template = model.identity, draft.template
+def describe(draft: Draft) -> dict[str, Any]:
+    """Return the facts about an export that are known once it is written."""
+    model = draft.model
+    readout = draft.readout
+    framed = draft.framed
+    identity = model.identity
     heads = [draft.head, *(side.head for side in reversed(draft.sides))]
     head = next((head for head in heads if head is not None), None)
-    modules = json.loads((draft.folder / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(draft.folder / "modules.json", expect=list, error=ExportError)
+    has_norm = model.anatomy.final_norm is not None
     return {
         "kind": "export",
         "layerscope": VERSION,
@@ -36,21 +36,21 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "layer": draft.layer,
         "layer_convention": LAYER,
         "readout": readout.name,
-        "final_norm": "none" if model.anatomy.final_norm is None else readout.final_norm,
+        "final_norm": readout.final_norm if has_norm else "none",
         "blocks": {
-            "kept": route.kept,
-            "filler": route.filler,
+            "kept": draft.route.kept,
+            "filler": draft.route.filler,
             "of": identity.get("n_blocks", model.n_blocks),
         },
-        "state": route.expression,
+        "state": draft.route.expression,
         "template": {
-            "name": template.name,
-            "pattern": template.pattern,
-            "joined": draft.framed.joined,
-            "appended": draft.framed.appended,
-            "exact_when_cut": draft.framed.exact_when_cut,
+            "name": draft.template.name,
+            "pattern": draft.template.pattern,
+            "joined": framed.joined,
+            "appended": framed.appended,
+            "exact_when_cut": framed.exact_when_cut,
         },
-        "max_length": draft.framed.max_length,
+        "max_length": framed.max_length,
         "evaluated_max_length": draft.max_length,
         "unit_length": draft.unit,
         "centered_on": None if head is None else head.fitted_on,
@@ -60,22 +60,20 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         },
         "modules": [str(module["type"]).rsplit(".", 1)[-1] for module in modules],
         "parameters": _count_parameters(draft.folder),
-        "verification": verification.as_dict(),
     }
 
 
-def finish(draft: Draft, facts: dict[str, Any]) -> None:
+def write_record(folder: Path, facts: dict[str, Any]) -> None:
     """Write the model card and layerscope.json."""
-    formats = set(facts["formats"])  # each in a folder of its name, which is not part of the model
-    facts["bytes"] = sum(
-        file.stat().st_size
-        for file in draft.folder.rglob("*")
-        if file.is_file() and file.relative_to(draft.folder).parts[0] not in formats
-    )
-    facts["servers"] = check_servers(draft.folder)
-    plain = atomic.plain(facts)
-    atomic.write_json(draft.folder / MARKER, plain)
-    atomic.write_text(draft.folder / "README.md", printable(model_card(plain)))
+    size = 0
+    for file in folder.rglob("*"):
+        # Each format is in a folder of its name, which is not part of the model.
+        is_format = file.relative_to(folder).parts[0] in facts["formats"]
+        if file.is_file() and not is_format:
+            size += file.stat().st_size
+    record = atomic.plain({**facts, "bytes": size, "servers": check_servers(folder)})
+    atomic.write_json(folder / MARKER, record)
+    atomic.write_text(folder / "README.md", printable(model_card(record)))
 
 
 def _title(model: LoadedModel) -> str:
@@ -91,32 +89,30 @@ def _count_parameters(folder: Path) -> int:
     total = 0
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
-            names = list(tensors.keys())
-            total += sum(int(np.prod(tensors.get_slice(name).get_shape())) for name in names)
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        total += sum(math.prod(shape) for shape in shapes)
     return total
 
 
 def license_of(model: LoadedModel, source: Any) -> str:
-    """Return the license that the catalogue knows, else the one in the card beside the weights or
-    on the hub."""
-    known = model.identity.get("license")
-    if known:
-        return str(known)
-    if not isinstance(source, (str, Path)):
-        return UNKNOWN
-    card = Path(source) / "README.md"
-    if card.is_file():
-        return license_in(card)
-    if model.identity.get("source") != "hub":
-        return UNKNOWN
+    """Return the license that the catalogue knows, else the one in the model's own card."""
     from huggingface_hub import hf_hub_download
 
-    revision = model.identity.get("revision")
-    try:
-        downloaded = hf_hub_download(model.name, "README.md", revision=revision)
-    except Exception:  # a missing card only leaves the license unknown
+    known_license = model.identity.get("license")
+    if known_license:
+        return str(known_license)
+    if not isinstance(source, str | Path):
         return UNKNOWN
-    return license_in(Path(downloaded))
+    card = Path(source) / "README.md"
+    if not card.is_file():
+        if model.identity.get("source") != "hub":
+            return UNKNOWN
+        revision = model.identity.get("revision")
+        try:
+            card = Path(hf_hub_download(model.name, "README.md", revision=revision))
+        except Exception:  # a missing card only leaves the license unknown
+            return UNKNOWN
+    return license_in(card)
 
 
 def license_in(card: Path) -> str:

@@ -1,6 +1,4 @@
-"""An export in the making: which readouts standard modules express, what was written and is not yet
-verified, and the texts it is verified on.
-"""
+"""The request for an export, the written folder, and the texts on which the folder is verified."""
 
 from __future__ import annotations
 
@@ -17,6 +15,8 @@ from layerscope.exporting.cutting import Route
 from layerscope.exporting.tokenizing import FramedTokenizer
 from layerscope.models import LoadedModel
 
+DEFAULT_MAX_LENGTH = 256
+
 
 def why_not(readout: Readout) -> str | None:
     """Return why a readout needs custom code, or None if standard modules express it.
@@ -27,8 +27,8 @@ def why_not(readout: Readout) -> str | None:
     template = get_template(readout.template)
     if template.copies > 1:
         return (
-            f"template {template.name!r} repeats the text {template.copies} times, and a tokenizer can add words around a text "
-            "but not repeat it"
+            f"template {template.name!r} repeats the text {template.copies} times, and a "
+            "tokenizer can add words around a text but not repeat it"
         )
     if readout.sink == "drop":
         return "leaving out the token with the largest norm is not among the standard poolings"
@@ -38,22 +38,16 @@ def why_not(readout: Readout) -> str | None:
 
 
 def nearest(readout: Readout) -> Readout:
-    """Return the expressible readout that differs least: the sink kept, the text once instead of several
-    times, a standard pooling.
+    """Return the expressible readout that differs least.
 
     >>> nearest(Readout("echo", "mean", "raw", "drop", "corpus")).name
     'plain/mean/raw/keep/corpus'
     """
     template = readout.template if get_template(readout.template).copies == 1 else "plain"
-    standard = [
-        name for name in get_template(template).poolings if POOLINGS.get(name).sentence_transformers
-    ]
-    return replace(
-        readout,
-        template=template,
-        pooling=readout.pooling if readout.pooling in standard else standard[0],
-        sink="keep",
-    )
+    poolings = get_template(template).poolings
+    standard = [name for name in poolings if POOLINGS.get(name).sentence_transformers]
+    pooling = readout.pooling if readout.pooling in standard else standard[0]
+    return replace(readout, template=template, pooling=pooling, sink="keep")
 
 
 def check_expressible(readout: Readout) -> None:
@@ -68,12 +62,10 @@ def check_expressible(readout: Readout) -> None:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a search, `query` or `document`: its template, and what is done to its pooled
-    vectors.
+    """A side of a search, `query` or `document`: its template and the head of its vectors.
 
-    sentence-transformers puts a prompt before a text and nothing after it. So what stands before
-    the text in the template is the side's prompt; what follows is in the tokenizer, the same for
-    both sides.
+    sentence-transformers puts a prompt before a text and nothing after it. So the words before the
+    text are the side's prompt. The words after it are in the tokenizer, the same for both sides.
     """
 
     name: str
@@ -82,14 +74,45 @@ class Side:
 
     @property
     def prompt(self) -> str:
-        """Return the words before a text."""
+        """The words before a text."""
         return get_template(self.template).pattern.split(SLOT)[0]
 
 
 @dataclass(frozen=True)
+class ExportRequest:
+    """A layer of a model and its readout, with what stands beside them in the folder.
+
+    - `max_length`: the tokens to which texts are cut. With `longer`, a folder whose template would
+      be cut may read longer texts.
+    - `unit`: vectors are scaled to length 1.
+    - `head`: what is applied to pooled vectors. `center_on`: the texts whose mean is subtracted
+      instead, and words for them.
+    - `texts`: the texts to verify on.
+    - `sides`: how queries and documents are read, if that differs. Their templates end alike.
+    - `reason`, `evidence`: how the choice was made, for the card and layerscope.json.
+    """
+
+    model: LoadedModel
+    layer: int
+    readout: Readout
+    texts: tuple[str, ...]
+    max_length: int = DEFAULT_MAX_LENGTH
+    longer: bool = False
+    unit: bool = False
+    head: Head | None = None
+    center_on: tuple[list[str], str] | None = None
+    sides: tuple[Side, ...] = ()
+    license: str = ""
+    reason: str = ""
+    evidence: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Draft:
-    """A written folder, and what it claims to be. One with `sides` is verified for each of them in
-    turn (`side`)."""
+    """A written folder that is not verified yet.
+
+    One with `sides` is verified for each of them in turn; `side` is then the one at hand.
+    """
 
     folder: Path
     model: LoadedModel
@@ -104,6 +127,11 @@ class Draft:
     sides: tuple[Side, ...] = ()
     side: Side | None = None
 
+    @property
+    def template(self) -> Template:
+        """The readout's template."""
+        return get_template(self.readout.template)
+
     def by_side(self) -> list[Draft]:
         """Return the draft as each side reads it, or the draft itself if it has no sides."""
         drafts = []
@@ -116,24 +144,6 @@ class Draft:
         """Return the token ids of the texts, as `encode` will make them."""
         prompt = "" if self.side is None else self.side.prompt
         return self.framed.ids([prompt + text for text in self.texts])
-
-    @property
-    def template(self) -> Template:
-        """Return the readout's template."""
-        return get_template(self.readout.template)
-
-    def as_job(self, probes: int) -> dict[str, Any]:
-        """Return what the fresh process reads. Every token of the probes is compared, so the
-        longest texts are not among them."""
-        short = [text for text in self.texts if len(text) < 3000]
-        probes = max(1, min(probes, len(short) // 3))
-        return {
-            "folder": str(self.folder.resolve()),  # the fresh process works elsewhere
-            "texts": self.texts,
-            "probes": short[:: max(1, len(short) // probes)][:probes],
-            "index": self.route.index,
-            "side": None if self.side is None else self.side.name,
-        }
 
 
 # Short and long texts, with the endings and beginnings on which tokenizers differ.
@@ -161,10 +171,12 @@ SHORT = (
 )
 
 _PARAGRAPH = (
-    "The harbour froze early that winter, and the boats that had not been hauled out stood fast until March. Fishermen walked "
-    "out over the ice with sledges and saws, cut square holes, and let down their lines through them. In the evenings they "
-    "mended nets by the stove and told the same stories as the year before. When the thaw came it came in one night: by morning "
-    "the whole bay was moving, and the sound of it, like a crowd talking in a distant hall, could be heard three streets inland. "
+    "The harbour froze early that winter, and the boats that had not been hauled out stood fast "
+    "until March. Fishermen walked out over the ice with sledges and saws, cut square holes, and "
+    "let down their lines through them. In the evenings they mended nets by the stove and told the "
+    "same stories as the year before. When the thaw came it came in one night: by morning the "
+    "whole bay was moving, and the sound of it, like a crowd talking in a distant hall, could be "
+    "heard three streets inland. "
 )
 
 LONG = (
@@ -177,21 +189,13 @@ LONG = (
 
 
 def verification_texts(brief: bool = False) -> list[str]:
-    """Return built-in texts and, if it is on this machine, the start of the default corpus: news
-    texts of 45 to 620 words.
+    """Return the built-in texts; with `brief`, every second of the short ones.
 
-    Long texts take most of the time: with `brief`, every second of the short ones.
+    Long texts take most of the time.
     """
-    if brief:
-        return list(SHORT[::2])
-    from layerscope.data import load_corpus
-    from layerscope.data.catalogue import CORPORA, DEFAULT_CORPUS
-
-    cached = CORPORA.is_cached(DEFAULT_CORPUS)
-    news = list(load_corpus(DEFAULT_CORPUS, limit=4).texts) if cached else []
-    return [*SHORT, *LONG, *news]
+    return list(SHORT[::2]) if brief else [*SHORT, *LONG]
 
 
-def text_longer_than(count_tokens: int) -> str:
-    """Return a text that has more than so many tokens."""
-    return _PARAGRAPH * (count_tokens // 60 + 2)
+def text_longer_than(count: int) -> str:
+    """Return a text of more than `count` tokens."""
+    return _PARAGRAPH * (count // 60 + 2)

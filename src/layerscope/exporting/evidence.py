@@ -1,10 +1,11 @@
-"""What a choice rests on: which layer and readout to export, how they scored, and the mean of their
-vectors."""
+"""The evidence behind an export: a finished run or an earlier choice.
+
+It gives the layer and readout, their scores, and the mean of the evaluation's vectors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,14 @@ from layerscope.capture import expand_sites
 from layerscope.choose.choice import Choice
 from layerscope.choose.labels.read import read_labels
 from layerscope.choose.select import select
-from layerscope.core.conventions import Reading
 from layerscope.core.heads import Head
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
+from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.templates import get_template
-from layerscope.errors import ExportError, RunFolderError
-from layerscope.evaluation.run import Evaluation, texts_file
+from layerscope.errors import ExportError
+from layerscope.evaluation.run import TASK_COLUMNS, Evaluation, texts_file
 from layerscope.exporting.draft import why_not
 from layerscope.models import LoadedModel
 from layerscope.profiling.run import Profile
@@ -34,177 +34,139 @@ from layerscope.vectors.encode import open_space, read_readout
 
 @dataclass(frozen=True)
 class ExportEvidence:
-    """A finished run, or a choice that was made earlier, asked about the layer and readout to
-    export."""
+    """A finished run, an earlier choice, or a choice with the evaluation that it rests on."""
 
-    where: str
+    source: str
     run: Evaluation | Profile | None = None
-    given: Choice | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """The facts of the model's identity."""
+    choice: Choice | None = None
 
     @classmethod
     def load(cls, source: Any) -> ExportEvidence:
-        """From a run's folder, a file that `layerscope select --json` wrote, a run or a choice."""
+        """Read a run's folder, a file of `layerscope select --json`, a run or a choice."""
+        if isinstance(source, Evaluation | Profile):
+            return cls(str(source.path), source)
         if isinstance(source, Choice):
-            return cls._of_choice("the given choice", source)
-        if isinstance(source, (Evaluation, Profile)):
-            return cls(str(source.path), source, about=source.manifest["model"])
-        path = Path(source)
-        if path.is_file():
-            try:
-                return cls._of_choice(str(path), Choice.from_json(path))
-            except RunFolderError as error:
-                raise ExportError(str(error)) from None
-        run = load_run(path)
-        if isinstance(run, (Evaluation, Profile)):
-            return cls(str(path), run, about=run.manifest["model"])
-        raise ExportError(
-            f"{path} holds a {run.kind}, which says nothing about the layer to export. Give the folder of a profile or an "
-            "evaluation, or a file that `layerscope select --json` wrote."
-        )
-
-    @classmethod
-    def _of_choice(cls, where: str, choice: Choice) -> ExportEvidence:
-        """A choice that was made earlier; scores come with it where the evaluation that it rests on
-        is still there."""
-        run = None
-        if choice.rule == "measured" and choice.source is not None and Path(choice.source).is_dir():
-            run = Evaluation.load(choice.source)
-        return cls(where, run, choice, choice.identity)
+            name = "the given choice"
+            choice = source
+        elif Path(source).is_file():
+            name = str(source)
+            choice = Choice.from_json(Path(source))
+        else:
+            run = load_run(source)
+            if isinstance(run, Evaluation | Profile):
+                return cls(str(source), run)
+            raise ExportError(
+                f"{source} holds a {run.kind}, which says nothing about the layer to export. Give "
+                "the folder of a profile or an evaluation, or a file that `layerscope select "
+                "--json` wrote."
+            )
+        rests_on = choice.source if choice.rule == "measured" else None
+        if rests_on is not None and Path(rests_on).is_dir():
+            return cls(name, Evaluation.load(rests_on), choice)
+        return cls(name, None, choice)
 
     def check(self, model: LoadedModel) -> None:
-        """Refuse evidence about another model: other weights, settings, precision, attention or
-        adapters."""
-        difference = ModelIdentity.of(self.about).difference(ModelIdentity.of(model.identity))
+        """Raise for evidence about another model, by weights, settings, precision or adapters."""
+        facts = self.choice.identity if self.choice else self._manifest["model"]
+        difference = ModelIdentity.of(facts).difference(ModelIdentity.of(model.identity))
         if difference is not None:
             raise ExportError(
-                f"{self.where} is about another model than {model.name}: {difference}."
+                f"{self.source} is about another model than {model.name}: {difference}."
             )
 
     def choose(
         self, layer: int | None, readout: Readout | None
-    ) -> tuple[int, Readout, Choice | None, list[str]]:
-        """What to export: as asked, and for the rest as `layerscope.choose` chooses; with notes
-        on what was passed over."""
-        notes: list[str] = []
+    ) -> tuple[int, Readout, dict[str, Any]]:
+        """Return the layer and readout, as given or else as `select` chooses, and the facts for
+        layerscope.json and the model card."""
         choice = None
+        notes: list[str] = []
         if layer is None or readout is None:
-            choice, notes = self._chosen(readout)
+            choice = self.choice
+            if choice is None:
+                readouts = None if readout is None else [readout.name]
+                usable = why_not if readout is None else None
+                choice = select(self.run, readouts=readouts, usable=usable)
+                notes = [
+                    note.replace("cannot be used", "cannot be exported")
+                    for note in choice.passed_over
+                ]
+            elif readout is not None and choice.readout not in (None, readout.name):
+                raise ExportError(
+                    f"{self.source} chose the readout {choice.readout}, not {readout.name}. Leave "
+                    "out readout=."
+                )
             readout = readout or (Readout.parse(choice.readout) if choice.readout else Readout())
             layer = choice.layer if layer is None else layer
-        if isinstance(self.run, Evaluation):
-            self._check_measured(layer, readout)
-        return layer, readout, choice, notes
-
-    def _chosen(self, readout: Readout | None) -> tuple[Choice, list[str]]:
-        if self.given is not None:
-            if readout is not None and self.given.readout not in (None, readout.name):
-                raise ExportError(
-                    f"{self.where} chose the readout {self.given.readout}, not {readout.name}. Leave out readout=."
-                )
-            return self.given, []
-        usable = why_not if readout is None else None
-        choice = select(
-            self.run, readouts=None if readout is None else [readout.name], usable=usable
-        )
-        return choice, [
-            text.replace("cannot be used", "cannot be exported") for text in choice.passed_over
-        ]
-
-    def _measured(self) -> dict[str, set[int]]:
-        """The layers that were scored, by readout."""
-        assert isinstance(self.run, Evaluation)
-        known = self.run.scores.dropna(subset=["score"])[
-            [*READOUT_COLUMNS, "layer"]
-        ].drop_duplicates()
-        layers_by_readout: dict[str, set[int]] = {}
-        for row in known.to_dict("records"):
-            layers_by_readout.setdefault(Readout.from_row(row).name, set()).add(int(row["layer"]))
-        return layers_by_readout
-
-    def _check_measured(self, layer: int, readout: Readout) -> None:
-        measured = self._measured()
-        if layer not in measured.get(readout.name, ()):
-            raise ExportError(
-                f"the run in {self.where} did not measure {readout.name} at layer {layer}. "
-                f"It measured: {', '.join(sorted(measured))}."
-            )
+        facts = {
+            "run": Path(self.source).name,
+            "choice": None if choice is None else choice.as_dict(),
+            "scores": self._scores(layer, readout),
+            "notes": notes,
+            "conventions": self._manifest.get("conventions", {}),
+        }
+        return layer, readout, facts
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens of a text were read."""
-        if self.run is not None:
-            return Reading.of(self.run.manifest).max_length
-        return None if self.given is None else self.given.max_length
+        """The number of tokens that were read of a text."""
+        if self.choice is not None and self.run is None:
+            return self.choice.max_length
+        return self._manifest["conventions"].get("max_length")
 
     @property
     def unit_length(self) -> bool | None:
-        """Whether vectors were scaled to length 1; None where no vectors were scored."""
+        """True if vectors were scaled to length 1; None if no vectors were scored."""
         if isinstance(self.run, Evaluation):
-            return bool(self.run.manifest["conventions"].get("unit_length"))
-        return None if self.given is None else self.given.unit_length
+            return bool(self._manifest["conventions"].get("unit_length"))
+        return None if self.choice is None else self.choice.unit_length
 
-    def facts(
-        self, layer: int, readout: Readout, choice: Choice | None, notes: list[str]
-    ) -> dict[str, Any]:
-        """What layerscope.json and the model card say."""
-        manifest = self.run.manifest if self.run is not None else {}
-        return {
-            "run": Path(self.where).name,
-            "selected": choice is not None,
-            "choice": None if choice is None else choice.as_dict(),
-            "scores": self.rows(layer, readout),
-            "notes": notes,
-            "warnings": manifest.get("warnings", []),
-            "conventions": manifest.get("conventions", {}),
-            "tasks": manifest.get("tasks", {}),
-        }
+    @property
+    def _manifest(self) -> dict[str, Any]:
+        return {} if self.run is None else self.run.manifest
 
-    def rows(self, layer: int, readout: Readout) -> list[dict[str, Any]]:
-        """Per task, in points (score × 100): the layer's score and what of its gain is the layer's
-        and what the readout's.
+    def _scores(self, layer: int, readout: Readout) -> list[dict[Any, Any]]:
+        """Return a row for each task, in points (score × 100).
 
-        `gain` with its interval is over the last layer under the same readout, `gain_readout` is
-        that last layer over the last layer under the default readout.
+        `gain` with its interval is over the last layer under the same readout (`last`).
+        `gain_readout` is that last layer over the last layer under the default readout.
         """
         if not isinstance(self.run, Evaluation):
             return []
-        keys = ["task", "split", "subset"]
         gains = self.run.gains.assign(readout=readout_names(self.run.gains))
-        last = gains.loc[gains.groupby([*keys, "readout"])["layer"].idxmax()]
-        usual = last[last["readout"] == DEFAULT_READOUT].set_index(keys)["score"]
-        lasts: Any = last[last["readout"] == readout.name].set_index(keys)
-        rows = []
-        for one in gains[(gains["readout"] == readout.name) & (gains["layer"] == layer)].to_dict(
-            "records"
-        ):
-            key = (one["task"], one["split"], one["subset"])
-            own, default = 100 * float(lasts.at[key, "score"]), usual.get(key)
-            before = None if default is None else 100 * float(default)
-            rows.append(
-                {
-                    **dict(zip(keys, key, strict=True)),
-                    "items": self.run.manifest["tasks"].get(key[0], {}).get("items"),
-                    "score": 100 * float(one["score"]),
-                    "last_layer": int(lasts.at[key, "layer"]),
-                    "last": own,
-                    **{name: 100 * float(one[name]) for name in ("gain", *INTERVAL)},
-                    "default_last": before,
-                    "gain_readout": None if before is None else own - before,
-                }
+        same = gains[gains["readout"] == readout.name]
+        rows = same[same["layer"] == layer].set_index(TASK_COLUMNS)
+        if rows.empty:
+            names = ", ".join(sorted(set(gains["readout"])))
+            raise ExportError(
+                f"the run in {self.source} did not measure {readout.name} at layer {layer}. "
+                f"It measured: {names}."
             )
-        return rows
+        last_rows = gains.loc[gains.groupby([*TASK_COLUMNS, "readout"])["layer"].idxmax()]
+        last_scores = last_rows.set_index(["readout", *TASK_COLUMNS])["score"].sort_index()
+        table = rows[["score", "gain", *INTERVAL]].assign(last=last_scores[readout.name])
+        if DEFAULT_READOUT in last_scores:
+            table["default_last"] = last_scores[DEFAULT_READOUT]
+        else:
+            table["default_last"] = np.nan
+        table["gain_readout"] = table["last"] - table["default_last"]
+        tasks = self._manifest["tasks"]
+        table = (100 * table).reset_index()
+        table["items"] = [tasks.get(task, {}).get("items") for task in table["task"]]
+        return table.to_dict("records")
 
     def center_texts(self) -> tuple[list[str], str] | None:
-        """The texts whose mean a choice with labels subtracts, and what they are; None where an
-        evaluation has the mean."""
-        file = None if self.given is None else self.given.center_on
+        """Return the texts whose mean a choice with labels subtracts, and words for them.
+
+        None: an evaluation has the mean.
+        """
+        file = None if self.choice is None else self.choice.center_on
         if file is None or isinstance(self.run, Evaluation):
             return None
         if not Path(file).is_file():
             raise ExportError(
-                f"{self.where} centers on the texts of {file}, which is not there. Say which texts to center on (center_on=FILE)."
+                f"{self.source} centers on the texts of {file}, which is not there. Say which "
+                "texts to center on (center_on=FILE)."
             )
         texts = read_labels(file).texts
         return texts, f"the {len(texts)} texts of {Path(file).name}"
@@ -212,35 +174,29 @@ class ExportEvidence:
     def mean(
         self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None
     ) -> Head:
-        """The mean over all distinct texts of the run's tasks, from the vectors in the embedding
-        store."""
-        if not isinstance(self.run, Evaluation):
+        """Return the mean over all distinct texts of the run's tasks, by the vectors in the store."""
+        if not isinstance(self.run, Evaluation) or self.run.path is None:
             raise ExportError(
-                f"readout {readout.name!r} subtracts a mean, and {self.where} holds no vectors to take it from: "
-                "say which texts to center on (center_on=FILE)."
+                f"readout {readout.name!r} subtracts a mean, and {self.source} holds no vectors "
+                "to take it from: say which texts to center on (center_on=FILE)."
             )
-        tasks = list(self.run.manifest["tasks"])
-        if self.run.path is None:
-            raise ExportError(
-                "this evaluation is in memory only: give center_on=, or evaluate with a folder (out)."
-            )
-        digests = np.concatenate(
-            [read_arrays(texts_file(self.run.path, task))["keys"] for task in tasks]
-        )
-        keys = [bytes(row) for row in np.unique(digests, axis=0)]
-        opened = VectorStore(Path(store) if store else cache_dir() / "embeddings", None)
-        conventions = self.run.manifest["conventions"]
+        path = self.run.path
+        tasks = list(self._manifest["tasks"])
+        digests = [read_arrays(texts_file(path, task))["keys"] for task in tasks]
+        keys = [bytes(row) for row in np.unique(np.concatenate(digests), axis=0)]
         site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
+        vector_store = VectorStore(Path(store) if store else cache_dir() / "embeddings", None)
+        template = get_template(readout.template)
         try:
             space = open_space(
-                opened, model, get_template(readout.template), conventions["max_length"]
+                vector_store, model, template, self._manifest["conventions"]["max_length"]
             )
             vectors = read_readout(space, keys, readout, site.name)
         except MissingVectorsError as error:
             raise ExportError(
-                f"the vectors that {self.run.path} centered on are no longer in the store. Run the same evaluation again with "
-                "another out= (it fills the store), or say which texts to center on (center_on=FILE)."
+                f"the vectors that {path} centered on are no longer in the store. Run the same "
+                "evaluation again with another out= (it fills the store), or say which texts to "
+                "center on (center_on=FILE)."
             ) from error
-        return Head(
-            vectors.mean(0, dtype=np.float64), None, f"the {len(keys)} texts of {', '.join(tasks)}"
-        )
+        words = f"the {len(keys)} texts of {', '.join(tasks)}"
+        return Head(vectors.mean(0, dtype=np.float64), None, words)

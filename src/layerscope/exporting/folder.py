@@ -1,4 +1,4 @@
-"""The folder of an export: it appears complete, or not at all, and replaces nothing of the user's."""
+"""The folder of an export: it appears complete, or not at all, and no file of the user is lost."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from layerscope.store.atomic import explained, part_of, remove_parts, sync_folde
 from layerscope.store.locks import lock_beside
 from layerscope.store.records import give_back, record_files, recorded_files, remove_recorded
 
-_ASIDE = ".old"
-
 
 def default_place(model: Any) -> Path:
     """Return the folder of an export for which the user names none.
@@ -25,7 +23,7 @@ def default_place(model: Any) -> Path:
     >>> default_place("org/name").as_posix()
     'exports/name'
     """
-    name = model if isinstance(model, (str, Path)) else getattr(model, "name", type(model).__name__)
+    name = model if isinstance(model, str | Path) else getattr(model, "name", type(model).__name__)
     return Path("exports") / folder_name(str(name))
 
 
@@ -33,23 +31,26 @@ def check_free(out: Path, overwrite: bool) -> None:
     """Raise unless the place is free, or holds an earlier export that may be overwritten."""
     if not out.exists():
         return
+    problem = ""
     if not out.is_dir():
-        raise ExportError(f"{out} is a file; an export needs a folder. Choose another out=.")
-    if out.samefile(Path()):  # another folder takes its place, and the shell would stand nowhere
-        raise ExportError(
+        problem = f"{out} is a file; an export needs a folder. Choose another out=."
+    elif out.samefile(Path()):  # another folder takes its place, and the shell would be nowhere
+        problem = (
             f"out={str(out)!r} is the current folder. Name a folder in it, such as out='better'."
         )
-    if not any(out.iterdir()):
-        return
-    if not overwrite:
-        raise ExportError(
-            f"{out} exists and is not empty. Choose another out=, or overwrite=True to replace an earlier export."
-        )
-    if out / "modules.json" not in recorded_files(out):
-        raise ExportError(
-            f"{out} holds no export of layerscope that says which files are its own, and only those are replaced. "
-            "Choose another out=."
-        )
+    elif any(out.iterdir()):
+        if not overwrite:
+            problem = (
+                f"{out} exists and is not empty. Choose another out=, or overwrite=True to "
+                "replace an earlier export."
+            )
+        elif out / "modules.json" not in recorded_files(out):
+            problem = (
+                f"{out} holds no export of layerscope that says which files are its own, and only "
+                "those are replaced. Choose another out=."
+            )
+    if problem:
+        raise ExportError(problem)
 
 
 @contextmanager
@@ -59,10 +60,11 @@ def published(out: Path, overwrite: bool) -> Iterator[Path]:
     A second process is refused. Files in `out` that no export recorded writing are kept.
     """
     out = out.resolve()  # the target of a link is replaced, not the link
+    aside = out.with_name(f"{out.name}.old")
     with lock_beside(out, "exporting"):
         with explained(out):
             out.parent.mkdir(parents=True, exist_ok=True)
-            for earlier in out.parent.glob(f".{glob.escape(out.name)}{_ASIDE}.*.part"):
+            for earlier in out.parent.glob(f".{glob.escape(aside.name)}.*.part"):
                 if out.exists():  # an export was killed after it took the place of this one
                     give_back(remove_recorded(earlier), earlier, out)
                 else:
@@ -75,20 +77,16 @@ def published(out: Path, overwrite: bool) -> Iterator[Path]:
             with explained(out):
                 yield scratch
                 record_files(scratch)
-                _replace(scratch, out)
+                mode = (scratch / "modules.json").stat().st_mode
+                for file in scratch.rglob("*.safetensors"):
+                    file.chmod(mode)  # safetensors writes for one user only
+                earlier = part_of(aside)
+                if out.exists():
+                    os.rename(out, earlier)
+                os.rename(scratch, out)
+                sync_folder(out.parent)
+                give_back(remove_recorded(earlier), earlier, out)
         except ExportError as error:
             raise ExportError(f"{error} Nothing was written to {out}.") from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _replace(scratch: Path, out: Path) -> None:
-    mode = (scratch / "modules.json").stat().st_mode
-    for file in scratch.rglob("*.safetensors"):
-        file.chmod(mode)  # safetensors writes for one user only
-    aside = part_of(out.with_name(out.name + _ASIDE))
-    if out.exists():
-        os.rename(out, aside)
-    os.rename(scratch, out)
-    sync_folder(out.parent)
-    give_back(remove_recorded(aside), aside, out)

@@ -1,5 +1,4 @@
-"""`export --push`: an exported folder on the Hugging Face hub, with its model card and without
-anybody's texts.
+"""`export --push`: an exported folder on the Hugging Face hub, without anybody's texts.
 
 Only files that the export recorded writing are sent, and of these no tables, no map and no manifest
 of a run: those of `improve` hold texts.
@@ -7,9 +6,9 @@ of a run: those of `improve` hold texts.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from layerscope.core.formatting import describe_size
@@ -21,11 +20,13 @@ from layerscope.store import checked
 from layerscope.store.records import FILES, check_files
 
 PRIVATE = (
-    "The tables and `map.safetensors` here hold texts of that sample. If they are private, publish this folder with "
-    "`layerscope export FOLDER --push`, which leaves them out, or improve with `--no-texts`."
+    "The tables and `map.safetensors` here hold texts of that sample. If they are private, "
+    "publish this folder with `layerscope export FOLDER --push`, which leaves them out, or improve "
+    "with `--no-texts`."
 )
 _TABLES = (".csv", ".parquet", "map.safetensors")
-_CARD, _PLACE = "README.md", "path/to/this/folder"
+_CARD = "README.md"
+_PLACE = "path/to/this/folder"
 
 
 @dataclass(frozen=True)
@@ -49,59 +50,76 @@ class Parcel:
 
 
 def pack(folder: str | Path, repo: str, public: bool = False) -> Parcel:
-    """Return what would be sent. A folder that is no whole export is refused."""
+    """Return what would be sent; raise for a folder that is no whole export."""
     place = Path(folder)
     check_address(repo)
     facts = read_json(place / MARKER, error=ExportError) if (place / MARKER).is_file() else {}
-    if facts.get("kind") != "export" or not isinstance(facts.get(FILES), dict):
+    recorded = facts.get(FILES)
+    if facts.get("kind") != "export" or not isinstance(recorded, dict):
         raise ExportError(
-            f"{place} holds no export of layerscope: only such a folder is pushed (export and improve write one)."
+            f"{place} holds no export of layerscope: only such a folder is pushed (export and "
+            "improve write one)."
         )
     for path, problem in check_files(place):
         if problem:
             raise ExportError(f"{path} is damaged ({problem}). Export it again before you push it.")
-    names = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
-    files = {
-        name
-        for name in names.intersection(facts[FILES])
-        if not (place / name).is_symlink()
-        and not name.endswith(_TABLES)
-        and Path(name).name != MANIFEST
-    }
-    sent = sorted(files | {MARKER})
-    return Parcel(place, repo, tuple(sent), tuple(sorted(names.difference(sent))), public)
+    sent = {MARKER}
+    stays = []
+    for path in sorted(file for file in place.rglob("*") if file.is_file()):
+        name = path.relative_to(place).as_posix()
+        is_private = name.endswith(_TABLES) or path.name == MANIFEST or path.is_symlink()
+        if name in recorded and not is_private:
+            sent.add(name)
+        elif name != MARKER:
+            stays.append(name)
+    return Parcel(place, repo, tuple(sorted(sent)), tuple(stays), public)
 
 
 def push(parcel: Parcel) -> str:
-    """Send a parcel and return its address. The access token is the hub client's own (`hf auth
-    login`, HF_TOKEN).
+    """Send a parcel and return its address. The access token is the hub client's own.
 
     An existing repository must hold an export of layerscope, and be as private as was asked for.
     Files of that export which the new one lacks are removed.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     quiet_bars()
     check_token()
     api = HfApi(library_name="layerscope")
+    facts = read_json(parcel.folder / MARKER, error=ExportError)
+    files: dict[str, Any] = {name: parcel.folder / name for name in parcel.files}
+    files |= _without_private_words(parcel, facts)
     try:
-        replaced = _prepare_repository(api, parcel)
-        with TemporaryDirectory(prefix="layerscope-push-") as scratch:
-            facts = _stage(parcel, Path(scratch))
-            commit = api.upload_folder(
-                repo_id=parcel.repo,
-                folder_path=scratch,
-                commit_message=f"Layer {facts['layer']}, exported with layerscope",
-                delete_patterns=sorted(replaced) or None,
-            )
+        earlier = _prepare_repository(api, parcel)
+        commit = api.create_commit(
+            parcel.repo,
+            [
+                *(CommitOperationDelete(name) for name in sorted(earlier.difference(files))),
+                *(CommitOperationAdd(name, content) for name, content in files.items()),
+            ],
+            commit_message=f"Layer {facts['layer']}, exported with layerscope",
+        )
     except LayerscopeError:
         raise
     except Exception as error:  # the client's, the network's and the hub's own
         reason = hub_problem(error) or one_line(str(error))[:300] or type(error).__name__
         raise ExportError(
-            f"{parcel.repo} could not be pushed: {reason.rstrip('.')}. The folder {parcel.folder} is as it was."
+            f"{parcel.repo} could not be pushed: {reason.rstrip('.')}. The folder "
+            f"{parcel.folder} is as it was."
         ) from error
     return str(commit.repo_url)
+
+
+def _without_private_words(parcel: Parcel, facts: dict[str, Any]) -> dict[str, bytes]:
+    """Return the card and the record of a parcel, without what is said of files that stay."""
+    reason = str(facts.get("why") or "").replace(PRIVATE, "").strip()
+    recorded = {name: sha for name, sha in facts[FILES].items() if name in parcel.files}
+    record = checked.with_checksum({**facts, "why": reason, FILES: recorded})
+    contents = {MARKER: json.dumps(record, indent=2, ensure_ascii=False).encode()}
+    if _CARD in parcel.files:
+        text = (parcel.folder / _CARD).read_text(encoding="utf-8")
+        contents[_CARD] = text.replace(PRIVATE, "").replace(_PLACE, parcel.repo).encode()
+    return contents
 
 
 def _prepare_repository(api: Any, parcel: Parcel) -> set[str]:
@@ -134,36 +152,16 @@ def _prepare_repository(api: Any, parcel: Parcel) -> set[str]:
     return names.intersection(files if isinstance(files, dict) else ())
 
 
-def _stage(parcel: Parcel, scratch: Path) -> dict[str, Any]:
-    """Lay out what is sent: links to the files, and a card and a record without what stays here.
-    Return the record."""
-    for name in parcel.files:
-        target = scratch / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to((parcel.folder / name).resolve())
-    facts = read_json(parcel.folder / MARKER, error=ExportError)
-    why = str(facts.get("why") or "").replace(PRIVATE, "").strip()
-    files = {name: sha for name, sha in facts[FILES].items() if name in parcel.files}
-    (scratch / MARKER).unlink()
-    checked.write_json(scratch / MARKER, {**facts, "why": why, FILES: files})
-    card = scratch / _CARD
-    if card.is_symlink():
-        text = card.read_text(encoding="utf-8")
-        card.unlink()
-        card.write_text(text.replace(PRIVATE, "").replace(_PLACE, parcel.repo), encoding="utf-8")
-    return facts
-
-
 def check_address(repo: str) -> None:
     """Raise for an invalid repository name."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
         validate_repo_id(repo)
-        valid = repo.count("/") == 1
+        is_valid = repo.count("/") == 1
     except HFValidationError:
-        valid = False
-    if not valid:
+        is_valid = False
+    if not is_valid:
         raise InvalidValueError(
             f"push= takes a name on the hub with its owner, such as user/name, not {repo!r}."
         )

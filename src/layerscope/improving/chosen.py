@@ -10,10 +10,9 @@ import numpy as np
 
 from layerscope.core.readout import Readout
 from layerscope.exporting.describing import license_of
-from layerscope.exporting.draft import Side, verification_texts
+from layerscope.exporting.draft import ExportRequest, Side, verification_texts
 from layerscope.exporting.formats import parse_formats
 from layerscope.exporting.job import write_export
-from layerscope.exporting.request import ExportRequest
 from layerscope.improving.fit import Fitted
 from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
@@ -74,9 +73,8 @@ class Chosen:
             unit=not identity.get("sentence_encoder") or bool(identity.get("normalizes")),
             head=head,
             sides=sides,
-            formats=parse_formats(self.formats),
             license=license_of(self.model, None),
-            why=reason,
+            reason=reason,
         )
-        write_export(request, place, overwrite, write_run)
+        write_export(request, place, overwrite, write_run, parse_formats(self.formats))
         return place

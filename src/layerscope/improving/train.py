@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from layerscope.choose.judges.agreement import Neighborhoods, similarities
 from layerscope.core.heads import Head, Ridge, unit
 from layerscope.core.readout import HEAD, Readout
-from layerscope.exporting.draft import verification_texts
+from layerscope.exporting.draft import ExportRequest, verification_texts
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import write_draft
-from layerscope.exporting.request import ExportRequest
 from layerscope.improving.evidence import Training
 from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel, wrap

@@ -23,8 +23,11 @@ __all__ = ["FORMATS", "Draft", "ExportFormat"]
 
 @dataclass(frozen=True)
 class ExportFormat(ABC):
-    """One way to write a cut model. `write` adds files to the draft's folder, which already loads
-    with sentence-transformers."""
+    """A way to write a cut model.
+
+    `write` adds files to the draft's folder, which already loads with sentence-transformers. They
+    go into a subfolder with the format's name.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
@@ -34,8 +37,7 @@ class ExportFormat(ABC):
         return
 
     def check_choice(self, model: LoadedModel, layer: int, readout: Readout) -> None:
-        """Raise, before anything is written, for a model, layer or readout that this format cannot
-        hold."""
+        """Raise, before anything is written, for a choice that this format cannot hold."""
         return
 
     @abstractmethod
@@ -54,7 +56,7 @@ class ExportFormat(ABC):
 FORMATS: Registry[ExportFormat] = Registry(
     "export format",
     "layerscope.formats",
-    name=lambda thing: thing.name,
+    name=lambda chosen: chosen.name,
     check=lambda thing: isinstance(thing, ExportFormat),
     package=__name__,
     find=lambda module: [module.FORMAT] if hasattr(module, "FORMAT") else [],
@@ -73,16 +75,16 @@ def parse_formats(texts: Sequence[str]) -> tuple[ExportFormat, ...]:
 def _parse(text: str) -> ExportFormat:
     name, _, options = text.partition(":")
     chosen = FORMATS.get(name)
-    known = {field.name: type(getattr(chosen, field.name)) for field in fields(chosen)}
+    types = {field.name: type(getattr(chosen, field.name)) for field in fields(chosen)}
     values = {}
     for option in filter(None, options.split(",")):
         key, _, value = option.partition("=")
-        if key not in known:
-            raise UnknownNameError(f"option of the format {name}", key, known)
+        if key not in types:
+            raise UnknownNameError(f"option of the format {name}", key, types)
         try:
-            values[key] = value == "true" if known[key] is bool else known[key](value)
+            values[key] = value == "true" if types[key] is bool else types[key](value)
         except ValueError:
             raise InvalidValueError(
                 f"{name}:{key}= takes a value like {getattr(chosen, key)!r}, not {value!r}."
             ) from None
-    return replace(chosen, **values) if values else chosen
+    return replace(chosen, **values)
