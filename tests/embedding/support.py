@@ -10,17 +10,14 @@ import pytest
 from layerscope.embedding import embed, writing
 
 
-def stop_at(name: str, model: Any, texts: Any, out: Path, **options: Any) -> Path:
+def stop_at(name: str, model: Any, texts: Any, out: Path) -> Path:
     """Stop a run of `embed` at a function of `writing`, and return its working folder."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    owner: Any = writing
-    *path, leaf = name.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(owner, leaf, stop)
-        embed(model, texts, out, progress=False, **options)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writing, name, stop)
+        with pytest.raises(KeyboardInterrupt):
+            embed(model, texts, out, progress=False)
     return out.with_name(f".{out.name}.embedding")

@@ -1,117 +1,112 @@
-"""Which of several models to use: by labels where there are any, and a trained encoder first where
-there are none."""
+"""Which of several models to use: by labels if there are any, else a trained encoder first."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import layerscope
+from layerscope.choose import Scores
 from layerscope.choose.labels.read import build
-from layerscope.embedding.comparing import _by_labels, _Compared, _without_labels, label_items
+from layerscope.embedding.comparing import (
+    ComparedModel,
+    choose_by_labels,
+    choose_without_labels,
+    label_items,
+)
 from layerscope.errors import InvalidValueError, LayerscopeError
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
 
-
-def way(name: str, right: float, ready: bool = False) -> _Compared:
-    items = (np.arange(100) < 100 * right).astype(float)
-    return _Compared(
-        name,
-        lambda texts: np.zeros((len(texts), 2)),
-        1e6,
-        ready,
-        ready,
-        np.zeros((3, 2)),
-        items,
-    )
+PAIRS = build("scores", [((f"a{i}", f"b{i}"), float(i)) for i in range(60)])
+CLASSES = build("classification", [((f"text {i}",), "ab"[i % 2]) for i in range(20)])
 
 
-def test_of_those_that_labels_cannot_tell_apart_the_fastest_is_taken() -> None:
-    labeled = build("classification", [((f"text {i}",), str(i % 2)) for i in range(100)])
-    found = [way("slow", 0.80), way("quick", 0.79, ready=True), way("poor", 0.30)]
-    speeds = {"slow": 10.0, "quick": 120.0, "poor": 500.0}
-    pick, said = _by_labels(found, labeled, speeds)
-    assert pick is found[1]
-    assert said.startswith("Use quick: 79.0 %")
-    assert "the best within the noise (slow has 80.0); it is 12.0 × as fast as slow." in said
-    pick, close = _by_labels(
-        found, labeled, {**speeds, "quick": 11.0}
-    )  # hardly faster is no reason to take the lower score
-    assert pick is found[0]
-    assert (
-        "quick has 79.0, which these labels cannot tell from it. It is 1.1 × slower than quick."
-        in close
-    )
-    _, best = _by_labels(
-        [way("slow", 0.9), way("poor", 0.3)],
-        labeled,
-        {"slow": 10.0, "poor": 5.0},
-    )
-    assert best.startswith("Use slow: 90.0 %")
-    assert "poor has 30.0" in best
+def compared(name: str, speed: float, trained: bool = False) -> ComparedModel:
+    vectors = np.zeros((3, 2))
+    return ComparedModel(name, "as it comes", vectors, vectors, speed, trained=trained)
 
 
-def test_pairs_tie_by_the_same_rule() -> None:
-    pairs = build("scores", [((f"a{i}", f"b{i}"), float(i)) for i in range(60)])
-    noise = np.random.default_rng(0).normal(size=(3, 60))
-    found = [way("slow", 0), way("quick", 0), way("poor", 0)]
-    for one, items in zip(found, pairs.targets / 20 + noise * [[0.5], [0.45], [9.0]], strict=True):
-        one.items = items
-    speeds = {"slow": 10.0, "quick": 120.0, "poor": 500.0}
-    pick, said = _by_labels(found, pairs, speeds)
-    assert pick is found[1]
-    assert "rank correlation × 100" in said
-    assert "poor" not in said
+def scores_of(*values: float) -> Scores:
+    """Scores of models whose resamples move by about two points, each by itself."""
+    draws = np.random.default_rng(0).normal(np.array(values)[:, None], 2, (len(values), 1000))
+    return Scores(np.array(values), draws)
 
 
-def test_without_labels_a_trained_encoder_comes_first_and_nothing_is_called_right() -> None:
-    found = [way("lm", 0.5), way("other", 0.5), way("encoder", 0.5, ready=True)]
-    _, said = _without_labels(found, [0.1, 0.4, 0.4], {"lm": 10.0, "other": 9.0, "encoder": 90.0})
-    assert said.startswith("Use encoder, unless labels say otherwise")
-    assert "9.0 × as fast as lm" in said
-    found[2].trained = False  # an export of a language model, or one that does not know the words
-    assert "does not say who is right" in _without_labels(found, [0.1, 0.4, 0.3], {})[1]
+@pytest.mark.parametrize(
+    ("speeds", "values", "name", "verdict"),
+    [
+        (
+            (10, 120, 500),
+            (80, 79, 30),
+            "quick",
+            "Use quick: 79.0 % of the labeled texts have a right nearest neighbor, the best within "
+            "the noise (slow has 80.0). It is 12.0 × as fast as slow.",
+        ),
+        (
+            (10, 11, 500),
+            (80, 79, 30),
+            "slow",
+            "quick has 79.0, which these labels cannot tell from it. It is 1.1 × slower than quick.",
+        ),
+        ((10, 5, 5), (90, 30, 20), "slow", "; quick has 30.0. It is 2.0 × as fast as quick."),
+    ],
+)
+def test_of_tied_models_the_fastest_is_taken_if_it_is_clearly_faster(
+    speeds: tuple[float, ...], values: tuple[float, ...], name: str, verdict: str
+) -> None:
+    names = ("slow", "quick", "poor")
+    models = [compared(*pair) for pair in zip(names, speeds, strict=True)]
+    pick, words = choose_by_labels(models, CLASSES, scores_of(*values))
+    assert pick.name == name
+    assert words.endswith(verdict)
+    _, words = choose_by_labels(models, PAIRS, scores_of(*values))
+    assert "rank correlation × 100" in words
 
 
-def test_labels_of_classes_and_of_pairs() -> None:
-    classes = build("classification", [((f"t{i}",), "ab"[i % 2]) for i in range(20)])
-    side = classes.sides[0]
-    near = {
-        text: np.array([1.0, 0.01 * i]) if classes.targets[i] else np.array([0.01 * i, 1.0])
-        for i, text in enumerate(side)
-    }
-    assert label_items(classes, near).mean() == 1
-    pairs = build("scores", [((f"a{i}", f"b{i}"), float(i)) for i in range(20)])
-    found = label_items(pairs, {text: np.eye(2)[0] for text in pairs.texts})
-    assert np.allclose(found, 1)
+def test_without_labels_a_trained_encoder_comes_first() -> None:
+    models = [compared("lm", 10), compared("other", 9), compared("encoder", 90, trained=True)]
+    _, words = choose_without_labels(models, [0.1, 0.4, 0.4])
+    assert words.startswith("Use encoder, unless labels say otherwise")
+    assert "9.0 × as fast as lm" in words
+    models[2] = replace(models[2], trained=False)
+    pick, words = choose_without_labels(models, [0.1, 0.4, 0.3])
+    assert pick.name == "other"
+    assert "does not say who is right" in words
+
+
+def test_items_of_labeled_texts_and_pairs() -> None:
+    directions = np.eye(2)[CLASSES.targets.astype(int)]
+    near = directions + 0.01 * np.arange(20)[:, None] * directions[:, ::-1]
+    order = [CLASSES.sides[0].index(text) for text in CLASSES.texts]
+    assert label_items(CLASSES, near[order]).mean() == 1
+    assert label_items(CLASSES, np.roll(near[order], 1, 0)).mean() < 1
+    np.testing.assert_allclose(label_items(PAIRS, np.ones((len(PAIRS.texts), 2))), 1)
 
 
 def test_models_on_texts_with_labels(tmp_path: Path) -> None:
     texts = some_texts(60)
-    (tmp_path / "labels.csv").write_text(
-        "text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts[:20]))
-    )
-    ready = tiny_model("bert", seed=3)
-    ready.identity["sentence_encoder"] = True
+    lines = [f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts)]
+    (tmp_path / "labels.csv").write_text("\n".join(["text,label", *lines[:20]]))
+    (tmp_path / "all.csv").write_text("\n".join(["text,label", *lines]))
+    encoder = tiny_model("bert", seed=3)
+    encoder.identity["sentence_encoder"] = True
+    models = [tiny_model("llama"), encoder]
     spaced = [f" {text} " for text in texts]
-    found = layerscope.compare(
-        [tiny_model("llama"), ready], spaced, labels=tmp_path / "labels.csv", progress=False
-    )
-    assert found.verdict.startswith("Use ")
-    assert set(found.table["read"]) == {"last layer, mean", "as it comes"}
-    assert found.table[found.measure].is_monotonic_decreasing
-    assert np.allclose(np.diag(found.agreement), 1, atol=1e-5)
-    assert (found.table["texts per second"] > 0).all()
-    every = tmp_path / "all.csv"
-    every.write_text(
-        "text,label\n" + "\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(texts))
-    )
+    result = layerscope.compare(models, spaced, labels=tmp_path / "labels.csv", progress=False)
+    assert result.verdict.startswith("Use ")
+    assert set(result.table["read"]) == {"last layer, mean", "as it comes"}
+    assert result.table[result.measure].is_monotonic_decreasing
+    np.testing.assert_allclose(np.diag(result.agreement), 1, atol=1e-5)
+    off_diagonal = result.agreement.to_numpy()[0, 1]
+    np.testing.assert_allclose(result.table["agreement with others"], off_diagonal, atol=1e-6)
+    assert (result.table["texts per second"] > 0).all()
     with pytest.raises(LayerscopeError, match="0 texts that are not among the labels; 20"):
-        layerscope.compare([tiny_model("llama"), ready], texts, labels=every)
-    with pytest.raises(InvalidValueError, match="same name"):
-        layerscope.compare([tiny_model("llama"), tiny_model("llama")], texts, progress=False)
-    with pytest.raises(InvalidValueError, match="two models"):
+        layerscope.compare(models, texts, labels=tmp_path / "all.csv")
+    with pytest.raises(InvalidValueError, match="two models are called tiny-llama"):
+        layerscope.compare([models[0], tiny_model("llama")], texts, progress=False)
+    with pytest.raises(InvalidValueError, match="two models or more"):
         layerscope.compare(["x"], texts)

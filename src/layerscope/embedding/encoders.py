@@ -275,10 +275,10 @@ def open_encoder(
 
 def _parse_layers(layers: Layers, blocks: int, model: str) -> list[int]:
     """Return layers in the order given; the last one if none is named."""
-    if layers == "all":
-        return pick_layers(None, blocks, model)
     if isinstance(layers, str):
-        raise InvalidValueError(f"layers are whole numbers or 'all', not {layers!r}.")
+        if layers != "all":
+            raise InvalidValueError(f"layers are whole numbers or 'all', not {layers!r}.")
+        return pick_layers(None, blocks, model)
     if layers is None:
         return [blocks]
     numbers = [*layers] if isinstance(layers, Iterable) else [layers]

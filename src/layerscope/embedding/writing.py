@@ -38,6 +38,7 @@ _MARK = b"mark"
 _CUT = b"cut"
 BLOCK = 4096  # texts in a part
 REMOTE_BLOCK = 65_536  # more: workers load the model for every block
+_SMALLEST_BLOCK = 64
 _BLOCK_BYTES = 128 * 2**20  # of vectors in a part, whatever the layers and their width
 
 log = logging.getLogger("layerscope")
@@ -107,15 +108,21 @@ def embed(
                 _clear(work)
                 return place
         command.bar.begin(f"{encoder.facts['model']['name']}|texts", total)
-        parts = Parts(work, key, encoder, columns, command)
+        size = block_size(encoder.width * len(encoder.names), command.engine.remote)
+        files = []
+        cut = 0
         second_digest = hashlib.sha256()
-        for rows in in_blocks(stream.rows(), parts.size):
-            second_digest.update(_row_bytes(rows))
-            parts.add(rows)
+        for number, rows in enumerate(in_blocks(stream.rows(), size)):
+            content = _row_bytes(rows)
+            second_digest.update(content)
+            file = work / f"part-{number:06d}.parquet"
+            mark = hashlib.sha256(f"{key}-{size}".encode() + content).digest()
+            cut += _write_part(file, mark, rows, columns, encoder, command)
+            files.append(file)
         if second_digest.digest() != digest.digest():
             raise DataError(changed(data if isinstance(data, str | Path) else stream.name))
-        cut = parts.cut
-        parts.join(place, {**facts, "layerscope": VERSION, "key": key, "rows": total, "cut": cut})
+        record = {**facts, "layerscope": VERSION, "key": key, "rows": total, "cut": cut}
+        _join(files, place, record)
         _clear(work)
     encoder.warn_of_cuts(cut, total)
     if stream.dropped:
@@ -154,51 +161,48 @@ def _clear(work: Path) -> None:
         file.unlink()
 
 
-class Parts:
-    """The finished blocks of texts, a file each. Each file holds a mark of its rows and encoder."""
+def block_size(numbers: int, is_remote: bool) -> int:
+    """Return how many texts a part holds, of which each has so many numbers."""
+    fitting = _BLOCK_BYTES // (4 * numbers)
+    return max(_SMALLEST_BLOCK, min(fitting, REMOTE_BLOCK if is_remote else BLOCK))
 
-    def __init__(
-        self, work: Path, key: str, encoder: Encoder, columns: OtherColumns, command: Command
-    ) -> None:
-        self.work = work
-        self.encoder = encoder
-        self.columns = columns
-        self.command = command
-        most = _BLOCK_BYTES // (4 * encoder.width * len(encoder.names))
-        self.size = max(64, min(most, REMOTE_BLOCK if command.engine.remote else BLOCK))
-        self.key = f"{key}-{self.size}"
-        self.files: list[Path] = []
-        self.cut = 0
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Encode the rows of a block and write its part, unless an earlier run did."""
-        file = self.work / f"part-{len(self.files):06d}.parquet"
-        mark = hashlib.sha256(self.key.encode() + _row_bytes(rows)).digest()
-        facts = _facts_of_part(file)
-        if facts.get(_MARK) == mark:
-            self.cut += int(facts[_CUT])
-            self.command.bar.advance(len(rows))
-        else:
-            texts = [str(row.text) for row in rows]
-            embedded = self.encoder.embed(self.command.engine, texts, self.command.bar.advance)
-            vectors = dict(zip(self.encoder.names, embedded.vectors, strict=True))
-            table = self.columns.table(rows, vectors)
-            table = table.replace_schema_metadata({_MARK: mark, _CUT: str(embedded.cut)})
-            atomic.write(file, lambda out: pq.write_table(table, out, write_page_checksum=True))
-            self.cut += embedded.cut
-        self.files.append(file)
+def _write_part(
+    file: Path,
+    mark: bytes,
+    rows: Sequence[Row],
+    columns: OtherColumns,
+    encoder: Encoder,
+    command: Command,
+) -> int:
+    """Encode the rows of a block and write its part, unless an earlier run did.
 
-    def join(self, place: Path, facts: Mapping[str, Any]) -> None:
-        """Write one file of all parts."""
-        metadata = {META: json.dumps(atomic.plain(facts))}
-        schema = pq.read_schema(self.files[0]).with_metadata(metadata)
+    The mark says which rows and encoder a part is of. Returns how many texts were cut.
+    """
+    facts = _facts_of_part(file)
+    if facts.get(_MARK) == mark:
+        command.bar.advance(len(rows))
+        return int(facts[_CUT])
+    texts = [str(row.text) for row in rows]
+    embedded = encoder.embed(command.engine, texts, command.bar.advance)
+    vectors = dict(zip(encoder.names, embedded.vectors, strict=True))
+    table = columns.table(rows, vectors)
+    table = table.replace_schema_metadata({_MARK: mark, _CUT: str(embedded.cut)})
+    atomic.write(file, lambda out: pq.write_table(table, out, write_page_checksum=True))
+    return embedded.cut
 
-        def fill(out: Any) -> None:
-            with pq.ParquetWriter(out, schema) as writer:
-                for file in self.files:
-                    writer.write_table(pq.read_table(file).replace_schema_metadata(metadata))
 
-        atomic.write(place, fill)
+def _join(files: Sequence[Path], place: Path, facts: Mapping[str, Any]) -> None:
+    """Write one file of all parts."""
+    metadata = {META: json.dumps(atomic.plain(facts))}
+    schema = pq.read_schema(files[0]).with_metadata(metadata)
+
+    def fill(out: Any) -> None:
+        with pq.ParquetWriter(out, schema) as writer:
+            for file in files:
+                writer.write_table(pq.read_table(file).replace_schema_metadata(metadata))
+
+    atomic.write(place, fill)
 
 
 def _facts_of_part(file: Path) -> dict[bytes, bytes]:
