@@ -22,7 +22,7 @@ from common import make_model, make_parser, make_tokenizer
 
 import layerscope
 from layerscope.models import LoadedModel
-from layerscope.probing.training import probes
+from layerscope.probing.job import HEADS
 
 WANTED = 2.0
 TOKENS, BLOCKS, CLASSES = 64, 12, 10
@@ -78,7 +78,7 @@ def main() -> None:
           f"{torch.get_num_threads()} threads; seconds, median of {args.repeats}")  # fmt: skip
     print(f"{'':12}{'one layer':>27}{f'all {BLOCKS + 1} layers':>27}")
     print(f"{'':12}{''.join(f'{part:>9}' for part in (*PARTS, *PARTS))}    ratio   wanted")
-    for head in probes():
+    for head in HEADS:
         ways: dict[str, list[int] | None] = {"one": [-1], "all": None}
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         options = {"heads": head, "patience": args.epochs, "store_size": 16 * 2**30}

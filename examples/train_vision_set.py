@@ -34,7 +34,6 @@ from vision_set.objectives import OBJECTIVES, Size
 from vision_set.reading import PROBES, probe_model, profile_model
 from vision_set.shipping import ship
 
-from layerscope.probing.training import ProbeRecipe
 from layerscope_media import PixelPreparation
 
 ZOO = Path("packages/layerscope-zoo/src/layerscope_zoo/vision_set")
@@ -116,12 +115,8 @@ def _read(
 ) -> None:
     data, _, objective = folder.name.rpartition("-")
     keys = {"data": data, "objective": objective}
-    # larger steps where there are many images: a GPU waits for its host otherwise
-    recipe = ProbeRecipe(
-        epochs=args.probe_epochs, batch=1024 if len(images.train) > 20000 else 0, seed=args.seed
-    )
     clock = time.perf_counter()
-    run = probe_model(folder, images, device, recipe, args.probes)
+    run = probe_model(folder, images, device, args.probes, epochs=args.probe_epochs, seed=args.seed)
     tables["probe"].append(run.table.assign(**keys))
     for probe in run.probes:
         mine = run.items[run.items["probe"] == probe]

@@ -10,17 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny_images import pictures, tiny_image_model
 from train_vision_set import main
 from vision_set import images, objectives
 from vision_set.loop import Recipe, train
-from vision_set.reading import PixelSource
 
 import layerscope
-from layerscope.capture import expand_sites
-from layerscope.probing.frozen import ModelItems, ModelReader
 from layerscope_media.aim import AimConfig, AimModel
-from layerscope_media.pixels import PixelReader
 
 TINY = [
     "--width",
@@ -165,16 +160,3 @@ def test_the_pixel_head_learns() -> None:
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
     assert all(parameter.grad is not None for parameter in model.trunk["blocks"].parameters())
-
-
-def test_prepared_pixels_give_the_same_states() -> None:
-    model, shown = tiny_image_model("vit"), pictures(4)
-    sites = expand_sites(None, model.anatomy)
-    with PixelReader(model.processor) as reader:
-        pixels = torch.from_numpy(np.stack(reader.read(shown, [0, 1, 2, 3])))
-    found = []
-    for source in (ModelItems(model, shown), PixelSource(model, pixels)):
-        with ModelReader(model, source, sites, "applied", ["tokens"]) as reader:
-            found.append(reader.read_all(np.arange(4))["tokens"][0])
-        source.close()
-    torch.testing.assert_close(found[0], found[1])

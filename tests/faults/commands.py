@@ -93,10 +93,9 @@ class Commands:
         )  # fmt: skip
 
     def probe(self, out: Path) -> None:
-        """Two kinds of probes, every epoch written down."""
-        from layerscope.probing import probe, training
+        """Two kinds of probes."""
+        from layerscope.probing import probe
 
-        training._WRITE_EVERY = 0.0
         labels = ["xyz"[i % 3] for i in range(60)]
         texts = [label * 3 + f" item {i}" for i, label in enumerate(labels)]
         settings: dict[str, Any] = {

@@ -137,11 +137,10 @@ def test_parts_are_disjoint_and_balanced(
 
 def test_the_datas_own_parts_are_kept() -> None:
     labels = np.arange(100) % 2
-    split = make_split(
-        labels, train=np.arange(70), test=np.arange(80, 100), validation=np.arange(70, 80)
-    )
+    parts = {"train": np.arange(70), "validation": np.arange(70, 80), "test": np.arange(80, 100)}
+    split = make_split(labels, parts)
     assert split.sizes() == {"train": 70, "validation": 10, "test": 20}
-    drawn = make_split(labels, train=np.arange(80), test=np.arange(80, 100))
+    drawn = make_split(labels, {"train": np.arange(80), "test": np.arange(80, 100)})
     assert drawn.sizes() == {"train": 72, "validation": 8, "test": 20}
     assert (drawn.validation < 80).all()
 

@@ -238,11 +238,7 @@ def synthetic_probe(name: str = "small", blocks: int = 6, best: int = 2) -> Prob
         "layerscope": "0.1.0",
         "model": model_facts(name, "llama", blocks) | {"width": 16},
         "data": {"name": "digits"},
-        "conventions": {
-            "final_norm": "applied",
-            "seed": 0,
-            "kept": {"states": {"attention": "float32"}},
-        },
+        "conventions": {"final_norm": "applied", "seed": 0},
         "counts": {"train": 80, "validation": 20, "test": 100, "classes": 10},
         "warnings": ["a class has few items."],
     }

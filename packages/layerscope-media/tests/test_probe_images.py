@@ -16,10 +16,11 @@ from tiny_images import BLOCKS, PATCHES, SIDE, pictures, tiny_image_model
 
 import layerscope
 from layerscope.capture import expand_sites
-from layerscope.engines import RayEngine
+from layerscope.engines import LocalEngine, RayEngine
 from layerscope.errors import DataError, ModelError
 from layerscope.probing import probe
-from layerscope.probing.frozen import ModelItems, ModelReader
+from layerscope.probing.states import ItemStates, Runner
+from layerscope.progress import Silent
 from layerscope_media import ImageSet
 from layerscope_media.labeled import label_parts, labeled_images
 
@@ -62,16 +63,16 @@ def hidden_states(model: object, pixels: torch.Tensor) -> tuple[torch.Tensor, ..
 @pytest.mark.parametrize("family", ["vit", "vit_mae", "aim", "dinov2_with_registers"])
 def test_image_states_are_the_models(family: str) -> None:
     model, images = tiny_image_model(family), pictures(5)
-    source = ModelItems(model, images)
     sites = expand_sites(None, model.anatomy)
-    with ModelReader(model, source, sites, "raw", ["tokens", "mean", "summary"]) as reader:
-        read = reader.read_all([3, 0, 4])
-    source.close()
-    batch = (
-        source.batch([3, 0, 4])
-        if family == "aim"
-        else model.make_batch(_rows(model, images, [3, 0, 4]))
-    )
+    numbers = np.array([3, 0, 4])
+    runner = Runner(LocalEngine(), None, None, Silent())
+    with ItemStates(model, images, 128, sites, "raw", runner) as states:
+        tokens = states.tokens(numbers)
+        means = states.vectors(numbers, "mean")
+        assert states.has_class_token is bool(model.anatomy.class_token)
+        if states.has_class_token:
+            classes = states.vectors(numbers, "class")
+    batch = model.make_batch(_rows(model, images, [3, 0, 4]))
     if family == "vit_mae":
         model.module.config.mask_ratio = 0.0
         with torch.inference_mode():
@@ -85,14 +86,11 @@ def test_image_states_are_the_models(family: str) -> None:
     lead = model.anatomy.leading
     for layer, state in enumerate(expected):
         patches = state[:, lead:]
-        torch.testing.assert_close(read["tokens"][0][layer], patches, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(
-            read["mean"][0][layer, :, 0], patches.mean(1), rtol=1e-4, atol=1e-5
-        )
-        summary = state[:, 0] if model.anatomy.class_token else patches.mean(1)
-        torch.testing.assert_close(read["summary"][0][layer, :, 0], summary, rtol=1e-4, atol=1e-5)
-    assert read["tokens"][1] is None
-    assert read["tokens"][0].shape[2] == PATCHES
+        torch.testing.assert_close(tokens[layer], patches, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(means[layer], patches.mean(1), rtol=1e-4, atol=1e-5)
+        if states.has_class_token:
+            np.testing.assert_allclose(classes[layer], state[:, 0], rtol=1e-4, atol=1e-5)
+    assert tokens.shape[2] == PATCHES
 
 
 def _rows(model: object, images: object, items: list[int]) -> list[np.ndarray]:

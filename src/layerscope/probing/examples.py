@@ -1,5 +1,4 @@
-"""Labeled items from a file, a task or lists, and their parts: training, validation and
-test."""
+"""Labeled items from a file, a task or lists, and their parts: training, validation and test."""
 
 from __future__ import annotations
 
@@ -20,13 +19,16 @@ from layerscope.data.readers import TABLE_SUFFIXES, read_rows
 from layerscope.data.records import as_label, is_missing
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, clean_names
 
-_FILES = (
-    *TABLE_SUFFIXES,
-    ".json",
-    ".parquet",
-    ".txt",
-    ".gz",
-)  # what is named like a file is one, though not all can be read
+VALIDATION_SHARE = 0.1
+TEST_SHARE = 0.2
+
+# A name with such an ending is a file's, though not all of them can be read.
+_FILES = (*TABLE_SUFFIXES, ".json", ".parquet", ".txt", ".gz")
+_TEXT_COLUMNS = ("text", "sentence", "content")
+_LABEL_COLUMNS = ("label", "labels", "class", "category")
+_VALIDATION = ("dev", "valid", "val")
+
+LabeledTexts = list[tuple[str, Any]]
 
 
 def open_examples(
@@ -43,11 +45,10 @@ def open_examples(
     """
     if data is None:
         raise LayerscopeError(
-            "a probe needs data: labeled texts (a file with `text` and `label`, or a list with labels=), "
-            "or the name of a classification task."
+            "a probe needs data: labeled texts (a file with `text` and `label`, or a list with "
+            "labels=), or the name of a classification task."
         )
-    own_kind = data.kind if is_items(data) else kind
-    open_labeled = get_kind(own_kind).open_labeled
+    open_labeled = get_kind(data.kind if is_items(data) else kind).open_labeled
     if open_labeled is not None:
         return open_labeled(data, test)
     if isinstance(data, (str, Path)):
@@ -57,27 +58,26 @@ def open_examples(
         return read_task(str(data), data_dir)
     texts = list(data.texts if isinstance(data, Corpus) else data)
     if labels is None or len(labels) != len(texts):
-        raise InvalidValueError(
-            f"a list of {len(texts)} texts needs as many labels, not {0 if labels is None else len(labels)}."
-        )
+        count = 0 if labels is None else len(labels)
+        raise InvalidValueError(f"a list of {len(texts)} texts needs as many labels, not {count}.")
     return text_examples({"": list(zip(texts, labels, strict=True))}, "texts")
 
 
 def text_examples(
-    rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, facts: dict[str, Any] | None = None
+    rows: Mapping[str, LabeledTexts], name: str, facts: Mapping[str, object] | None = None
 ) -> LabeledItems:
     """Return texts with labels by split; the split "" is everything, to be split later.
 
-    A text that comes again is used once: where it is first found, test before validation before
-    training, so that no probe is judged on what it was trained on. A text with different labels is
-    left out of all.
+    A repeated text is used once: in the test part, else in the validation part, else for training.
+    So no probe is scored on what it was trained on. A text with different labels is left out.
     """
     first: dict[str, tuple[str, str]] = {}  # the part and the label of each text
     contradicting: set[str] = set()
     repeated = 0
     for part in ("test", "validation", "train", ""):
-        for place, (text, value) in enumerate(rows.get(part, ()), 1):
-            label = as_label(value, f"{name}, example {place} {part and f'of {part}'}".strip())
+        place = f" of {part}" if part else ""
+        for number, (text, value) in enumerate(rows.get(part, ()), 1):
+            label = as_label(value, f"{name}, example {number}{place}")
             if text not in first:
                 first[text] = (part, label)
                 continue
@@ -87,37 +87,84 @@ def text_examples(
     usable = {text: entry for text, entry in first.items() if text not in contradicting}
     if not usable:
         raise DataError(f"{name} holds no labeled text that can be used.")
-    classes = sorted({label for _, label in usable.values()}, key=_in_order)
-    number = {label: i for i, label in enumerate(classes)}
-    labels = np.array([number[label] for _, label in usable.values()])
-    parts = {p: np.flatnonzero([part == p for part, _ in usable.values()]) for p in PARTS}
+    classes = sorted({label for _, label in usable.values()}, key=_class_order)
+    number_of = {label: number for number, label in enumerate(classes)}
+    labels = np.array([number_of[label] for _, label in usable.values()])
+    part_of = np.array([part for part, _ in usable.values()])
     digest = hashlib.sha256()
     for text, (part, label) in usable.items():
         digest.update(f"{len(text)}\0{text}\0{part}\0{label}\0".encode("utf-8", "surrogatepass"))
-    all_facts = {
-        **(facts or {}),
-        "repeated_texts": repeated,
-        "contradicting_texts": len(contradicting),
-    }
-    corpus = Corpus.of(list(usable), name)
-    shown = clean_names(classes)
-    return LabeledItems("text", name, corpus, labels, shown, digest.hexdigest(), parts, all_facts)
+    return LabeledItems(
+        "text",
+        name,
+        Corpus.of(list(usable), name),
+        labels,
+        clean_names(classes),
+        digest.hexdigest(),
+        {part: np.flatnonzero(part_of == part) for part in PARTS},
+        {
+            **(facts or {}),
+            "repeated_texts": repeated,
+            "contradicting_texts": len(contradicting),
+        },
+    )
+
+
+def _class_order(label: str) -> tuple[int, float, str]:
+    """Return a sorting key: numbers by their size, then words."""
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label
 
 
 def read_texts(path: str | Path, test: str | Path | None = None) -> LabeledItems:
-    """Read a labeled file (`text,label`, and `split` where it says which part a row is for), and perhaps
-    one for the test part."""
+    """Read a file with the columns `text` and `label`, and perhaps one for the test part.
+
+    A column `split` may say which part a row is for.
+    """
     file = Path(path)
     dropped: Counter[str] = Counter()
-    rows = _rows(file, "train" if test is not None else None, dropped)
+    rows = _read_rows(file, "" if test is None else "train", dropped)
     if test is not None:
-        rows["test"] = [row for part in _rows(Path(test), "test", dropped).values() for row in part]
-    facts: dict[str, Any] = {"file": str(file), "test_file": None if test is None else str(test)}
-    return text_examples(rows, file.name, facts | ({"dropped": dict(dropped)} if dropped else {}))
+        rows["test"] = _read_rows(Path(test), "test", dropped)["test"]
+    facts: dict[str, object] = {"file": str(file), "test_file": test and str(test)}
+    if dropped:
+        facts["dropped"] = dict(dropped)
+    return text_examples(rows, file.name, facts)
+
+
+def _read_rows(file: Path, part: str, dropped: Counter[str]) -> dict[str, LabeledTexts]:
+    """Return the labeled texts of a file by part; all in one part if it is given."""
+    columns, rows = read_rows(file)
+    column_of = {column.strip().lower(): column for column in columns}
+    text_column = next((column_of[name] for name in _TEXT_COLUMNS if name in column_of), None)
+    label_column = next((column_of[name] for name in _LABEL_COLUMNS if name in column_of), None)
+    if text_column is None or label_column is None:
+        raise DataError(
+            f"{file} has the columns {', '.join(columns)}; a probe needs `text` and `label` (and "
+            "may have `split`)."
+        )
+    by_part: dict[str, LabeledTexts] = {part: []}
+    for number, row in rows:
+        text = "" if row.get(text_column) is None else str(row[text_column])
+        label = row.get(label_column)
+        if not text.strip() or is_missing(label):
+            dropped["no label" if text.strip() else "no text"] += 1
+            continue
+        as_label(label, f"{file}, row {number}")
+        split = str(row.get(column_of.get("split", ""), "") or "").strip().lower()
+        target = part or ("validation" if split in _VALIDATION else split)
+        if target not in ("", *PARTS):
+            raise DataError(
+                f"{file}, row {number}: the split {split!r} is not one of {', '.join(PARTS)}."
+            )
+        by_part.setdefault(target, []).append((text, label))
+    return by_part
 
 
 def read_task(name: str, data_dir: Path | None) -> LabeledItems:
-    """Read a classification task: of the catalogue, of mteb's, or in a folder of one's own."""
+    """Read a classification task: a catalogued one, one of mteb's, or one in a folder."""
     from layerscope.evaluation.tasks.catalogue import TASKS
 
     if name in TASKS and TASKS.get(name).task_type == "Classification":  # needs no mteb
@@ -142,147 +189,96 @@ def read_task(name: str, data_dir: Path | None) -> LabeledItems:
         )
     subset = task.hf_subsets[0]
     dataset = task.dataset.get(subset, task.dataset)
-    split = task.eval_splits[0]
-    sources = {"train": (task.train_split,), "validation": ("validation", "dev"), "test": (split,)}
-    rows = {
-        part: list(
-            zip(
-                dataset[source][task.input_column_name],
-                dataset[source][task.label_column_name],
-                strict=True,
-            )
-        )
-        for part, splits in sources.items()
-        for source in splits
-        if source in dataset and (part == "test" or source != split)
-    }
-    facts = {"task": name, "subset": subset, "split": split, "facts": specs[0].facts(loaded)}
+    test = task.eval_splits[0]
+    part_of = {task.train_split: "train", "validation": "validation", "dev": "validation"}
+    part_of[test] = "test"
+    rows = {}
+    for split, part in part_of.items():
+        if split in dataset:
+            texts = dataset[split][task.input_column_name]
+            rows[part] = list(zip(texts, dataset[split][task.label_column_name], strict=True))
+    facts = {"task": name, "subset": subset, "split": test, "facts": specs[0].facts(loaded)}
     return text_examples(rows, name, facts)
-
-
-_VALIDATION = ("dev", "valid", "val")
-
-
-def _rows(file: Path, part: str | None, dropped: Counter[str]) -> dict[str, list[tuple[str, Any]]]:
-    columns, rows = read_rows(file)
-    named = {column.strip().lower(): column for column in columns}
-    text_column = next((named[n] for n in ("text", "sentence", "content") if n in named), None)
-    label_names = ("label", "labels", "class", "category")
-    label_column = next((named[n] for n in label_names if n in named), None)
-    if text_column is None or label_column is None:
-        raise DataError(
-            f"{file} has the columns {', '.join(columns)}; a probe needs `text` and `label` (and may have `split`)."
-        )
-    by_part: dict[str, list[tuple[str, Any]]] = {}
-    for number, row in rows:
-        text = "" if row.get(text_column) is None else str(row[text_column])
-        label = row.get(label_column)
-        if not text.strip() or is_missing(label):
-            dropped["no label" if text.strip() else "no text"] += 1
-            continue
-        as_label(label, f"{file}, row {number}")
-        split = str(row.get(named.get("split", ""), "") or "").strip().lower()
-        target = part or ("validation" if split in _VALIDATION else split)
-        if target not in ("", *PARTS):
-            raise DataError(
-                f"{file}, row {number}: the split {split!r} is not one of {', '.join(PARTS)}."
-            )
-        by_part.setdefault(target, []).append((text, label))
-    return by_part
-
-
-def _in_order(label: str) -> tuple[int, float, str]:
-    """Return a sorting key: numbers by their size, then words."""
-    try:
-        return 0, float(label), label
-    except ValueError:
-        return 1, 0.0, label
-
-
-VALIDATION_SHARE = 0.1
-TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True)
 class Split:
-    """Positions of the items of each part; no item is in two."""
+    """The numbers of the items of each part, in a random order; no item is in two."""
 
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
 
-    def shuffled(self, seed: int) -> Split:
-        """Return the same parts, each in a random order: neighbors are then as good a batch as any."""
-        rng = np.random.default_rng([seed, 3])
-        return Split(*(rng.permutation(part) for part in (self.train, self.validation, self.test)))
-
     def sizes(self) -> dict[str, int]:
         """Return the number of items of each part."""
-        return {name: len(getattr(self, name)) for name in ("train", "validation", "test")}
+        return {name: len(getattr(self, name)) for name in PARTS}
+
+    def renumbered(self) -> Split:
+        """Return the places of the items in a row of all parts, one after the other."""
+        ends = np.cumsum(list(self.sizes().values()))
+        return Split(*np.split(np.arange(ends[-1]), ends[:-1]))
 
 
 def make_split(
     labels: np.ndarray,
-    train: np.ndarray | None = None,
-    test: np.ndarray | None = None,
-    validation: np.ndarray | None = None,
+    parts: Mapping[str, np.ndarray] | None = None,
     seed: int = 0,
     sample: int | None = None,
 ) -> Split:
-    """Return the parts: those that data come with are kept; missing ones are drawn from the rest, class by class,
-    with the seed.
+    """Return the parts that data come with; missing ones are drawn, class by class, with the seed.
 
     `sample` keeps at most so many items of each part, drawn class by class too.
     """
+    parts = parts or {}
     rng = np.random.default_rng([seed, 0])
-    pool = np.arange(len(labels)) if train is None else np.asarray(train)
+    train = parts.get("train", np.arange(len(labels)))
+    test = parts.get("test")
+    validation = parts.get("validation")
     if test is None:
-        pool, test = _part(pool, labels, TEST_SHARE, rng)
+        test = _stratified(train, labels, _share_of(train, TEST_SHARE), rng)
+        train = np.setdiff1d(train, test)
     if sample is not None:
         if sample < 2:
             raise InvalidValueError(f"sample must be at least 2 items, not {sample}.")
-        pool = _at_most(pool, labels, sample, rng)
-        test = _at_most(np.asarray(test), labels, sample, rng)
+        train = _at_most(train, labels, sample, rng)
+        test = _at_most(test, labels, sample, rng)
     if validation is None:
-        pool, validation = _part(pool, labels, VALIDATION_SHARE, rng)
+        validation = _stratified(train, labels, _share_of(train, VALIDATION_SHARE), rng)
+        train = np.setdiff1d(train, validation)
     elif sample is not None:
-        validation = _at_most(np.asarray(validation), labels, sample, rng)
-    split = Split(*(np.sort(np.asarray(part, dtype=np.int64)) for part in (pool, validation, test)))
+        validation = _at_most(validation, labels, sample, rng)
+    order = np.random.default_rng([seed, 3])
+    split = Split(*(order.permutation(np.sort(part)) for part in (train, validation, test)))
     for name, count in split.sizes().items():
         if count == 0:
             raise DataError(
-                f"no items are left for the {name} part of {len(labels)} items. Give more labeled items."
+                f"no items are left for the {name} part of {len(labels)} items. Give more labeled "
+                "items."
             )
     if len(np.unique(labels[split.train])) < 2:
         raise DataError("a probe needs training items of at least two classes.")
     return split
 
 
-def _part(
-    pool: np.ndarray, labels: np.ndarray, share: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pool without a share of it, and that share: of every class alike, rounded so that the
-    whole is right."""
-    want = max(1, round(share * len(pool)))
-    drawn = _stratified(pool, labels, want, rng)
-    return np.setdiff1d(pool, drawn), drawn
+def _share_of(items: np.ndarray, share: float) -> int:
+    return max(1, round(share * len(items)))
 
 
 def _at_most(
-    pool: np.ndarray, labels: np.ndarray, limit: int, rng: np.random.Generator
+    items: np.ndarray, labels: np.ndarray, limit: int, rng: np.random.Generator
 ) -> np.ndarray:
-    return pool if len(pool) <= limit else _stratified(pool, labels, limit, rng)
+    return items if len(items) <= limit else _stratified(items, labels, limit, rng)
 
 
 def _stratified(
-    pool: np.ndarray, labels: np.ndarray, want: int, rng: np.random.Generator
+    items: np.ndarray, labels: np.ndarray, count: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return `want` items of the pool: every class is dealt out evenly through an order, and the front of
-    it is taken."""
-    shuffled = pool[rng.permutation(len(pool))]
+    """Return some of the items: those of a class are spread evenly over an order, whose front is
+    taken."""
+    shuffled = items[rng.permutation(len(items))]
     classes = labels[shuffled]
-    place = np.empty(len(shuffled))
-    for c in np.unique(classes):
-        at = np.flatnonzero(classes == c)
-        place[at] = (np.arange(len(at)) + rng.random()) / len(at)
-    return shuffled[np.argsort(place, kind="stable")[:want]]
+    places = np.empty(len(shuffled))
+    for number in np.unique(classes):
+        of_class = np.flatnonzero(classes == number)
+        places[of_class] = (np.arange(len(of_class)) + rng.random()) / len(of_class)
+    return shuffled[np.argsort(places, kind="stable")[:count]]

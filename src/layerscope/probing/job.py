@@ -1,16 +1,16 @@
-"""`probe`: how well the frozen states of every layer give the classes of labeled items."""
+"""`probe`: classifiers on the frozen states of every layer, scored on held-out items."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
@@ -21,47 +21,49 @@ from layerscope.core.scores import DRAWS
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.labeled import LabeledItems
-from layerscope.engines import Engine, ModelRecipe
+from layerscope.engines import Engine
 from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
+from layerscope.probing.attention import ProbeRecipe, fit_attention, head_count
 from layerscope.probing.examples import Split, make_split, open_examples
-from layerscope.probing.frozen import (
-    ItemStates,
-    ModelItems,
-    ModelReader,
-    Parts,
-    ReadWork,
-    read_by_workers,
-)
-from layerscope.probing.heads import NEIGHBORS
+from layerscope.probing.pooled import NEIGHBORS, fit_linear, fit_neighbors
 from layerscope.probing.run import Predictions, ProbeRun, item_table, probe_table
-from layerscope.probing.states import (
-    States,
-    StoragePlan,
-    default_store_size,
-    open_states,
-    plan_storage,
-)
-from layerscope.probing.training import ProbeRecipe, fit, head_count, pooling_of, probes
-from layerscope.progress import Progress
-from layerscope.store import RunFolder, checked
+from layerscope.probing.states import ItemStates, Pooling, Runner, TokenStates
+from layerscope.store import RunFolder
 from layerscope.version import VERSION
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-_READING = ("max_length", "patches")
-"""The facts about reading that decide numbers."""
+HEADS = {
+    "attention": "a learned query attends over the tokens, then a linear layer",
+    "linear": "logistic regression on the class token, or the mean over tokens without one",
+    "mean": "logistic regression on the mean over tokens (of images: over patches)",
+    "knn": f"the {NEIGHBORS} training items with the highest cosine of the vectors of `linear` vote",
+}
+_READING = ("max_length", "patches")  # the facts about reading that decide numbers
+_FEW = 50  # validation items
 
 _CONVENTIONS = {
-    "standardized": "per layer and feature with the training part's mean and variance over all tokens read, no weights",
-    "optimizer": "AdamW (0.9, 0.999); warm-up over a tenth, then half a cosine",
-    "start": "every layer and learning rate begins at the same values and sees the same batches",
-    "chosen_on": "the validation part: learning rate and epoch by accuracy, then loss; the test part is read at the end",
-    "intervals": f"95 %: Wilson for accuracies; gains: {DRAWS} bootstrap draws of test items, the same for every layer",
-    "chosen_layer": "best on the validation part; its gain over the last layer is judged on the test part",
+    "standardized": "by mean and variance of the training part, per layer and feature",
+    "chosen_on": "the validation part; the test part is read at the end",
+    "intervals": "95 %: Wilson's for accuracies; for gains a bootstrap with "
+    f"{DRAWS} draws of test items, the same for every layer",
+    "chosen_layer": "best on the validation part; its gain over the last layer is measured on the "
+    "test part",
     "tied_best": "not told from the best layer by that bootstrap, 95 % for all layers at once",
 }
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """The probes, the labeled items, the layers of a model, and the items of each part."""
+
+    model: LoadedModel
+    examples: LabeledItems
+    heads: tuple[str, ...]
+    sites: tuple[Site, ...]
+    final_norm: FinalNorm
+    split: Split
+    recipe: ProbeRecipe
+    store_size: int | None
 
 
 def probe(
@@ -89,37 +91,36 @@ def probe(
     engine: str | Engine = "local",
     **options: Any,
 ) -> ProbeRun:
-    """Train probes (small classifiers) on the frozen states of all layers at once, and score them
-    on held-out test items.
+    """Fit probes (small classifiers) to the frozen states of every layer, and score them on
+    held-out test items.
 
     - `data`: labeled items of the kind that the model reads. Texts: a file with `text` and `label`,
       a list of texts with their `labels`, or the name of a classification task.
     - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class
       is held out.
     - `heads`: one or several of attention, linear, mean, knn.
-    - `store_size`: the bytes of memory for states. Tokens that do not fit are computed again in
-      each epoch.
-    - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out`
-      nothing is left on disk.
+    - `learning_rates`, `trial`, `epochs`, `patience`: the training of attention probes.
+    - `store_size`: the bytes of memory for the states that attention probes read. States that do
+      not fit are computed again in each epoch.
+    - `out`: a folder for the run. If it holds this run already, the run is returned.
 
-    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) are plain keywords; `engine` is a name or an `Engine`. The engine
-    computes the kept states: `local` (this process), `ray` (workers of the cluster at `address`) or
-    an `Engine`. Probes are always trained in this process.
+    The vectors of texts that linear, mean and knn read are kept in the embedding store. Options of
+    the model (dtype, device, revision, adapters, …) and of the engine (address, workers,
+    gpus_per_worker, batch_size) are plain keywords. The engine computes these vectors: `local`
+    (this process), `ray` (workers of the cluster at `address`) or an `Engine`. Attention probes
+    read states that this process computes.
 
         run = layerscope.probe("minilm-l6", "reviews.csv", heads=["attention", "knn"])
         run.table; run.plot()
     """
     command = Command("probe", options, engine=engine, progress=progress, function=probe)
-    kinds = list(dict.fromkeys([heads] if isinstance(heads, str) else heads))
+    kinds = tuple(dict.fromkeys([heads] if isinstance(heads, str) else heads))
     for kind in kinds:
-        if kind not in probes():
-            raise UnknownNameError("probe", kind, probes())
+        if kind not in HEADS:
+            raise UnknownNameError("probe", kind, HEADS)
     if final_norm not in FINAL_NORMS:
         raise UnknownNameError("final norm", final_norm, FINAL_NORMS)
-    rates = tuple(float(rate) for rate in learning_rates)
-    recipe = ProbeRecipe(rates, trial, epochs, patience, seed=seed)
-    recipe.check()
+    recipe = ProbeRecipe(tuple(map(float, learning_rates)), trial, epochs, patience, seed)
     folder = None if out is None else RunFolder(out)
     refuse_missing(data)
     with command, ExitStack() as opened:
@@ -133,181 +134,97 @@ def probe(
                 f"{loaded.name} reads {loaded.kind}, and the data are {examples.items.kind}. "
                 f"Give labeled {loaded.kind} as data."
             )
-        source = ModelItems(loaded, examples.items, max_length)
-        opened.callback(source.close)
-        job = ProbeJob(
+        numbers = pick_layers(layers, loaded.n_blocks, loaded.name)
+        request = ProbeRequest(
             loaded,
             examples,
-            source,
             kinds,
-            recipe,
-            layers,
+            tuple(expand_sites([site_of(k) for k in numbers], loaded.anatomy)),
             final_norm,
-            sample,
+            make_split(examples.labels, examples.parts, seed, sample),
+            recipe,
             store_size,
-            command.where.batch_size,
         )
-        read = None
-        if command.recipe is not None:
-            read = _workers(command.engine, job, command.recipe, max_length)
+        runner = Runner(command.engine, command.recipe, command.where.batch_size, command.bar)
+        reading = (max_length, request.sites, final_norm, runner)
+        states = opened.enter_context(ItemStates(loaded, examples.items, *reading))
         if folder is None:
-            return job.run(command.bar, read=read)
+            return run_probes(request, states)
         return run_in(
             folder,
             ProbeRun,
-            job.config,
-            lambda session: job.run(command.bar, folder.scratch, read),
+            run_config(request, states),
+            lambda session: run_probes(request, states),
             overwrite=overwrite,
         )
 
 
-def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int) -> Parts:
-    """Return a function by which an engine's workers read parts of the items that a job uses."""
-
-    def read(parts: list[np.ndarray], poolings: Sequence[str]) -> Iterator[ItemStates]:
-        work = ReadWork(
-            recipe,
-            job.examples.items,
-            max_length,
-            job.sites,
-            job.final_norm,
-            poolings,
-            job.batch_size,
-        )
-        return read_by_workers(engine, work, [job.used[part] for part in parts])
-
-    return read
+def run_config(request: ProbeRequest, states: ItemStates) -> dict[str, Any]:
+    """Return the settings that decide the numbers: the run's key is made of them."""
+    return {
+        "model": model_key(request.model.identity),
+        "data": request.examples.fingerprint,
+        "split": request.split.sizes(),
+        "probes": list(request.heads),
+        "sites": [site.name for site in request.sites],
+        "final_norm": request.final_norm,
+        "recipe": asdict(request.recipe),
+        "reading": {name: states.facts[name] for name in _READING if name in states.facts},
+        "layerscope": VERSION,
+    }
 
 
-@dataclass(frozen=True)
-class ProbeJob:
-    """Probes of some kinds at some layers of one model on labeled items."""
-
-    model: LoadedModel
-    examples: LabeledItems
-    source: ModelItems
-    kinds: list[str]
-    recipe: ProbeRecipe
-    layers: Sequence[int] | None = None
-    final_norm: FinalNorm = "applied"
-    sample: int | None = None
-    store_size: int | None = None
-    batch_size: int | None = None
-
-    @cached_property
-    def sites(self) -> list[Site]:
-        """Return the sites of the layers."""
-        numbers = pick_layers(self.layers, self.model.n_blocks, self.model.name)
-        return expand_sites([site_of(k) for k in numbers], self.model.anatomy)
-
-    @cached_property
-    def split(self) -> Split:
-        """Return the items of each part, in a random order."""
-        own = self.examples.parts
-        parts = (own.get("train"), own.get("test"), own.get("validation"))
-        seed = self.recipe.seed
-        return make_split(self.examples.labels, *parts, seed, self.sample).shuffled(seed)
-
-    @cached_property
-    def used(self) -> np.ndarray:
-        """Return the items that are read, in the order in which their states are kept."""
-        return np.concatenate([self.split.train, self.split.validation, self.split.test])
-
-    @cached_property
-    def plan(self) -> StoragePlan:
-        """Return what is kept of the states."""
-        poolings = list(dict.fromkeys(pooling_of(kind) for kind in self.kinds))
-        lengths = [self.source.lengths[i] for i in self.used]
-        size = self.store_size
-        if size is None:
-            size = default_store_size(self.model.device)
-        return plan_storage(poolings, len(self.sites), lengths, self.model.width, size)
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """Return the settings of the training."""
-        return {**vars(self.recipe), "batch": self.recipe.batch_for(len(self.split.train))}
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Return everything that decides the numbers: the run's key is made of it."""
-        reading = self.source.facts()
-        return {
-            "model": model_key(self.model.identity),
-            "data": self.examples.fingerprint,
-            "split": self.split.sizes(),
-            "probes": self.kinds,
-            "sites": [site.name for site in self.sites],
-            "final_norm": self.final_norm,
-            "recipe": self.training,
-            "reading": {name: reading[name] for name in _READING if name in reading},
-            "keep": self.plan.how,
-            "layerscope": VERSION,
-        }
-
-    def run(
-        self, bar: Progress, scratch: Path | None = None, read: Parts | None = None
-    ) -> ProbeRun:
-        """Compute the states, train the probes and score them. With a `scratch` folder what is
-        finished survives a stop. `read` reads parts of the items elsewhere."""
-        clock = time.perf_counter()
-        poolings = list(self.plan.how)
-        settings = (self.sites, self.final_norm, poolings, self.batch_size, self.used)
-        with ModelReader(self.model, self.source, *settings) as reader:
-            states = open_states(reader, self.plan, scratch, bar, read)
-            seconds = {"states": time.perf_counter() - clock}
-            answers = {
-                kind: self._answers(kind, states[pooling_of(kind)], bar, scratch)
-                for kind in self.kinds
-            }
-        seconds |= {kind: answer.seconds for kind, answer in answers.items()}
-        labels = self.examples.labels[self.split.test]
-        classes = len(self.examples.classes)
-        blocks = self.model.n_blocks
-        table = probe_table(answers, self.sites, blocks, labels, classes, self.recipe.seed)
-        items = item_table(answers, self.sites, self.split.test, labels)
-        return ProbeRun(table, items, describe_run(self, table, seconds))
-
-    def _answers(
-        self, kind: str, states: States, bar: Progress, scratch: Path | None
-    ) -> Predictions:
-        """Return the predictions of one kind of probe, which an earlier attempt may have left."""
-        file = None if scratch is None else scratch / f"{kind}.answers{checked.ARRAYS}"
-        stored: dict[str, Any] | None = None
-        if file is not None:
-            stored = checked.read_or_discard(file, checked.read_arrays)
-        if stored is not None:
-            return Predictions(**{**stored, "seconds": float(stored["seconds"])})
-        ends = np.cumsum(list(self.split.sizes().values()))
-        split = Split(*np.split(np.arange(len(self.used)), ends[:-1]))
-        bar.begin(f"{kind} probes|epochs", self.recipe.most_epochs)
-        answers = fit(
-            kind,
-            self.model,
-            states,
-            torch.from_numpy(self.examples.labels[self.used]).to(self.model.device),
-            split,
-            range(len(self.sites)),
-            len(self.examples.classes),
-            self.recipe,
-            None if scratch is None else scratch / f"{kind}.training{checked.ARRAYS}",
-            lambda phase: bar.advance(1),
-        )
-        if file is not None:
-            checked.write_arrays(file, vars(answers))
-        return answers
+def run_probes(request: ProbeRequest, states: ItemStates) -> ProbeRun:
+    """Read the states, fit the probes, and score them on the test part."""
+    split = request.split
+    order = np.concatenate([split.train, split.validation, split.test])
+    labels = request.examples.labels[order]
+    places = split.renumbered()
+    classes = len(request.examples.classes)
+    predictions: dict[str, Predictions] = {}
+    warnings = []
+    clock = time.perf_counter()
+    for head in request.heads:
+        if head == "attention":
+            tokens = TokenStates(states, order, request.store_size)
+            if not tokens.is_kept:
+                warnings.append(
+                    "the states were computed again in every epoch: they do not fit store_size=."
+                )
+            bar = states.runner.bar
+            bar.begin("attention probes|epochs", request.recipe.most_epochs)
+            count = head_count(request.model)
+            predictions[head] = fit_attention(
+                tokens, labels, places, classes, count, request.recipe, bar.advance
+            )
+        else:
+            has_class = head != "mean" and states.has_class_token
+            pooling: Pooling = "class" if has_class else "mean"
+            fit = fit_neighbors if head == "knn" else fit_linear
+            predictions[head] = fit(states.vectors(order, pooling), labels, places, classes)
+    fitting = {head: predicted.seconds for head, predicted in predictions.items()}
+    seconds = {"states": time.perf_counter() - clock - sum(fitting.values()), **fitting}
+    test = request.examples.labels[split.test]
+    table = probe_table(
+        predictions, request.sites, request.model.n_blocks, test, classes, request.recipe.seed
+    )
+    items = item_table(predictions, request.sites, split.test, test)
+    warnings += find_warnings(request, states, table)
+    return ProbeRun(table, items, describe_run(request, states, warnings, seconds))
 
 
-def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) -> dict[str, Any]:
-    """Return the manifest of a probe."""
-    examples = job.examples
-    reading = job.source.facts()
-    norm = Reading(
-        job.final_norm, reading.get("max_length"), job.model.anatomy.final_norm_name
-    ).as_conventions()
+def describe_run(
+    request: ProbeRequest, states: ItemStates, warnings: list[str], seconds: dict[str, float]
+) -> dict[str, Any]:
+    """Return the manifest of a run."""
+    examples = request.examples
+    model = request.model
+    reading = Reading(
+        request.final_norm, states.facts.get("max_length"), model.anatomy.final_norm_name
+    )
     return make_manifest(
         ProbeRun.kind,
-        model=job.model.identity,
+        model=model.identity,
         data={
             "name": examples.name,
             "kind": examples.kind,
@@ -318,63 +235,60 @@ def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) 
         },
         conventions={
             "layer": LAYER,
-            **norm,
-            "probes": {kind: probes()[kind] for kind in job.kinds},
-            "reads": {kind: pooling_of(kind) for kind in job.kinds},
-            "class_token": job.source.has_class_token,
-            "attention_heads": head_count(job.model),
-            "neighbors": NEIGHBORS,
-            "training": job.training,
+            **reading.as_conventions(),
+            "probes": {head: HEADS[head] for head in request.heads},
+            "class_token": states.has_class_token,
+            "attention_heads": head_count(model),
+            "training": asdict(request.recipe),
             **_CONVENTIONS,
-            "kept": {**job.plan.facts(), "store_size": job.store_size},
-            "seed": job.recipe.seed,
-            **{f"reading_{name}": value for name, value in reading.items()},
+            "seed": request.recipe.seed,
+            **{f"reading_{name}": value for name, value in states.facts.items()},
         },
-        counts={**job.split.sizes(), "classes": len(examples.classes)},
-        warnings=_warnings(job, table),
-        environment=environment(device=str(job.model.device), threads=torch.get_num_threads()),
+        counts={**request.split.sizes(), "classes": len(examples.classes)},
+        warnings=warnings,
+        environment=environment(device=str(model.device), threads=torch.get_num_threads()),
         seconds=seconds,
     )
 
 
-def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
+def find_warnings(request: ProbeRequest, states: ItemStates, table: pd.DataFrame) -> list[str]:
+    """Return the sentences that a reader should know before believing the accuracies."""
     warnings = []
-    labels = job.examples.labels
-    split = job.split
-    unseen = sorted(set(np.unique(labels[split.test])) - set(np.unique(labels[split.train])))
+    labels = request.examples.labels
+    split = request.split
+    facts = request.examples.facts
+    recipe = request.recipe
+    unseen = sorted(set(labels[split.test]) - set(labels[split.train]))
     if unseen:
-        names = ", ".join(job.examples.classes[i] for i in unseen[:3])
+        names = ", ".join(request.examples.classes[i] for i in unseen[:3])
         warnings.append(
-            f"{len(unseen)} classes of the test part are not in the training part ({names}): no probe can name them."
+            f"{len(unseen)} classes of the test part are not in the training part ({names}): no "
+            "probe can name them."
         )
-    if len(split.validation) < 50:
+    if len(split.validation) < _FEW:
         warnings.append(
-            f"the validation part has {len(split.validation)} items only: learning rate and epoch are chosen on few."
+            f"the validation part has only {len(split.validation)} items, on which settings are "
+            "chosen."
         )
     trained = table[table["learning_rate"].notna() & (table["metric"] == "top1")]
-    rates = job.recipe.learning_rates
+    rates = recipe.learning_rates
     if len(rates) > 2 and (trained["learning_rate"] == max(rates)).sum() > len(trained) / 2:
         warnings.append(
-            f"most layers chose the largest learning rate, {max(rates):g}: larger ones may do better."
+            f"most layers chose the largest learning rate, {max(rates):g}: larger ones may do "
+            "better."
         )
-    epochs = job.recipe.epochs
-    is_late = (trained["epoch"] == epochs) & (trained["epochs"] == epochs)
-    if is_late.sum() > len(trained) / 2:
+    if (trained["epoch"] == recipe.epochs).sum() > len(trained) / 2:
         warnings.append(
-            f"most layers were best in the last of {epochs} epochs: more may do better."
+            f"most layers were best in the last of {recipe.epochs} epochs: more may do better."
         )
-    if job.plan.how.get("tokens") == "none":
-        warnings.append(
-            "the states were computed again in every epoch: they do not fit store_size=."
-        )
-    facts = job.examples.facts
     for reason, count in facts.get("dropped", {}).items():
         warnings.append(f"{count} items were left out: {reason}.")
     if facts.get("contradicting_texts"):
         warnings.append(
             f"{facts['contradicting_texts']} texts have contradicting labels and were left out."
         )
-    reading = job.source.facts()
-    if reading.get("truncated"):
-        warnings.append(f"{reading['truncated']} texts were cut to {reading['max_length']} tokens.")
-    return warnings + job.model.warnings(job.final_norm)
+    if states.facts.get("truncated"):
+        warnings.append(
+            f"{states.facts['truncated']} texts were cut to {states.facts['max_length']} tokens."
+        )
+    return warnings + request.model.warnings(request.final_norm)

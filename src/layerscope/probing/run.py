@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +13,6 @@ import pandas as pd
 
 from layerscope.capture import Site
 from layerscope.core.charts import Figure
-from layerscope.core.columns import VALUE, names
 from layerscope.core.runs import view
 from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import INTERVAL, bootstrap_weights
@@ -23,8 +22,7 @@ from layerscope.store import StoredRun
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share (Wilson 1927); it stays inside 0 to 1 and is right for
-    shares near them.
+    """Return Wilson's 95 % interval of a share (Wilson 1927), which stays inside 0 to 1.
 
     >>> tuple(round(x, 3) for x in wilson(8, 10))
     (0.49, 0.943)
@@ -38,43 +36,37 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Scores:
-    """Accuracies of layers, from which items each got right (layers, n), and those on the same
-    draws of items."""
+    """Return the accuracies of layers from their correct items (layers, n), with resamples."""
     n = correct.shape[1]
-    # how often each item is drawn is all that matters: one product instead of a gather per draw
+    # One product with the number of times that each item is drawn, instead of a gather per draw.
     counts = bootstrap_weights(n, draws, [seed, n]).astype(np.float32)
     drawn = (correct.astype(np.float32) @ counts.T).astype(np.float64) / n
     return Scores(correct.mean(axis=1), drawn)
 
 
-COLUMNS = ["probe", "metric", "layer", "depth", "site", *names(VALUE)]
-COLUMNS += [
-    "gain",
-    "gain_low",
-    "gain_high",
-    "tied_best",
-    "validation",
-    "learning_rate",
-    "epoch",
-    "epochs",
-]
+RANKED_CLASSES = 5
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The likeliest classes (layers, test items, up to 5) under one kind of probe, and how each
-    layer's was chosen."""
+    """The likeliest classes (layers, test items, up to 5) under one kind of probe.
+
+    `validation` is each layer's accuracy on the validation part. Of attention probes, `rate`,
+    `epoch` and `epochs` are the learning rate, the best epoch and the last one; of logistic
+    regressions, `strength` is scikit-learn's `C`.
+    """
 
     ranks: np.ndarray
     validation: np.ndarray
-    rate: np.ndarray
-    epoch: np.ndarray
-    epochs: np.ndarray
     seconds: float = 0.0
+    rate: np.ndarray | None = None
+    epoch: np.ndarray | None = None
+    epochs: np.ndarray | None = None
+    strength: np.ndarray | None = None
 
 
 def probe_table(
-    answers: dict[str, Predictions],
+    predictions: Mapping[str, Predictions],
     sites: Sequence[Site],
     blocks: int,
     labels: np.ndarray,
@@ -82,42 +74,59 @@ def probe_table(
     seed: int,
 ) -> pd.DataFrame:
     """Return one row per probe, metric and layer; `labels` are the test items' classes."""
-    rows = []
     last = max(range(len(sites)), key=lambda i: sites[i].layer)
-    for probe, answer in answers.items():
-        for metric, top in (("top1", 1), ("top5", 5)):
+    tables = []
+    for probe, predicted in predictions.items():
+        for metric, top in (("top1", 1), ("top5", RANKED_CLASSES)):
             if top >= classes:
                 continue  # always right
-            correct = (answer.ranks[:, :, :top] == labels[None, :, None]).any(-1)
+            correct = (predicted.ranks[:, :, :top] == labels[None, :, None]).any(-1)
             scored = score_layers(correct, seed)
             gain, low, high = scored.gains(last)
-            tied = scored.tied()
-            for i, site in enumerate(sites):
-                hits = correct[i]
-                place = [probe, metric, site.layer, site.layer / blocks, site.name]
-                measured = [hits.mean(), *wilson(int(hits.sum()), len(hits)), len(hits)]
-                gains = [gain[i], low[i], high[i], bool(tied[i])]
-                trained = [answer.validation[i], answer.rate[i], answer.epoch[i], answer.epochs[i]]
-                rows.append([*place, *measured, *gains, *trained])
-    return pd.DataFrame(rows, columns=COLUMNS)
+            bounds = np.array([wilson(int(hits.sum()), len(hits)) for hits in correct])
+            columns = {
+                "probe": probe,
+                "metric": metric,
+                "layer": [site.layer for site in sites],
+                "depth": [site.layer / blocks for site in sites],
+                "site": [site.name for site in sites],
+                "value": correct.mean(axis=1),
+                "ci_low": bounds[:, 0],
+                "ci_high": bounds[:, 1],
+                "n": correct.shape[1],
+                "gain": gain,
+                "gain_low": low,
+                "gain_high": high,
+                "tied_best": scored.tied(),
+                "validation": predicted.validation,
+                "learning_rate": math.nan if predicted.rate is None else predicted.rate,
+                "epoch": 0 if predicted.epoch is None else predicted.epoch,
+                "epochs": 0 if predicted.epochs is None else predicted.epochs,
+                "strength": math.nan if predicted.strength is None else predicted.strength,
+            }
+            tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
 
 
 def item_table(
-    answers: dict[str, Predictions], sites: Sequence[Site], items: np.ndarray, labels: np.ndarray
+    predictions: Mapping[str, Predictions],
+    sites: Sequence[Site],
+    items: np.ndarray,
+    labels: np.ndarray,
 ) -> pd.DataFrame:
-    """Return one row per probe, layer and test item: its class, the class named, and the place of its own
-    class among the first five."""
+    """Return one row per probe, layer and test item: its class, the predicted class, and the place
+    of its own class among the first five (0: it is not there)."""
     tables = []
-    for probe, answer in answers.items():
-        hits = answer.ranks == labels[None, :, None]
-        place = np.where(hits.any(-1), hits.argmax(-1) + 1, 0)
-        for i, site in enumerate(sites):
+    for probe, predicted in predictions.items():
+        hits = predicted.ranks == labels[None, :, None]
+        places = np.where(hits.any(-1), hits.argmax(-1) + 1, 0)
+        for site, ranks, place in zip(sites, predicted.ranks, places, strict=True):
             columns = {
                 "layer": np.full(len(items), site.layer),
                 "item": items,
                 "label": labels,
-                "predicted": answer.ranks[i, :, 0],
-                "place": place[i],
+                "predicted": ranks[:, 0],
+                "place": place,
             }
             table = pd.DataFrame(columns, dtype=np.int32)
             table.insert(0, "probe", probe)
@@ -155,7 +164,7 @@ class ProbeRun(StoredRun):
         return rows[rows["metric"] == metric].sort_values("layer").reset_index(drop=True)
 
     def summary(self) -> dict[str, Any]:
-        """Return what a reader wants first, as plain values: per probe the best layer and the last.
+        """Return the main results as plain values: per probe the best layer and the last.
 
         `chosen` is the layer that is best on the validation items (of several, the deepest); its
         gain over the last layer is fair, since the test items had no part in the choice. `best` is
@@ -186,7 +195,7 @@ class ProbeRun(StoredRun):
         }
 
     def plot(self, metric: str = "top1") -> Figure:
-        """Draw accuracy against depth, as an Altair chart."""
+        """Return a chart of accuracy against depth."""
         return view(self.kind, "plot")(self, metric=metric)
 
     def wide(self, metric: str = "top1") -> pd.DataFrame:

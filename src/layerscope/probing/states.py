@@ -1,260 +1,221 @@
-"""The states that a probe's training reads: kept in memory after one pass, or computed again in
-every epoch.
-
-`store_size` decides: all tokens are kept where they fit. Poolings with one vector per item are
-small and always kept. A run with a folder writes kept states down, a part at a time, so that a
-stopped run goes on with them.
-"""
+"""The states that probes read: one vector an item, or the states of all its tokens."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.probing.frozen import ModelReader, Parts
+from layerscope.cache import cache_dir
+from layerscope.capture import Batch, FinalNorm, Site, fits_on_device
+from layerscope.capture.reduce import check_finite
+from layerscope.core.readout import Readout
+from layerscope.data.items import Items
+from layerscope.data.kinds import get_kind
+from layerscope.engines import Engine, ModelRecipe
+from layerscope.forward import Look, read_states
+from layerscope.models import LoadedModel
+from layerscope.models.inputs import ReadSettings
 from layerscope.progress import Progress
-from layerscope.spectra.execution import free_memory
-from layerscope.store import checked
+from layerscope.vectors import VectorStore, text_key
+from layerscope.vectors.encode import encode, find_missing, make_requests, read_readout
 
-_CHUNK = {"cpu": 8 * 2**20, "cuda": 2**30}
-_EPS = 1e-6
+DEFAULT_STORE_SIZE = 4 * 2**30
+_PART = 256  # items that are read at a time
 
-
-class States(Protocol):
-    """States of all layers for any items, some layers at a time."""
-
-    device: torch.device
-
-    def read(
-        self, layers: list[int], items: np.ndarray
-    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """Pieces of `layers` (a slice of that list) with their states (G, B, N, D) and the mask of
-        tokens (B, N)."""
-
-
-class CachedStates:
-    """States that were computed once: a tensor (layers, items, tokens, D)."""
-
-    def __init__(self, states: Tensor, mask: Tensor | None, device: torch.device) -> None:
-        self.states, self.mask, self.device = states, mask, device
-        self._room = max(1, _CHUNK.get(device.type, _CHUNK["cpu"]))
-        self._buffer: Tensor | None = None
-
-    def read(
-        self, layers: list[int], items: np.ndarray
-    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """Pieces that fit a fixed room, so that the products on one find it near the processor.
-
-        A piece is valid until the next one is asked for: both lie in the same memory.
-        """
-        rows = torch.from_numpy(items).to(self.states.device)
-        run = (
-            slice(int(items[0]), int(items[0]) + len(items))
-            if (np.diff(items) == 1).all()
-            else None
-        )
-        mask = None if self.mask is None else self.mask[rows].to(self.device)
-        shape = (len(items), *self.states.shape[2:])
-        size = min(len(layers), max(1, self._room // (4 * math.prod(shape))))
-        for start in range(0, len(layers), size):
-            piece = slice(start, min(start + size, len(layers)))
-            states = self._gathered(layers[piece], rows, run, shape).to(self.device)
-            yield piece, states, mask
-
-    def _gathered(
-        self, layers: list[int], rows: Tensor, run: slice | None, shape: tuple[int, ...]
-    ) -> Tensor:
-        """Neighbors among layers and items are read where they lie; others are brought together."""
-        if run is not None and layers[-1] - layers[0] == len(layers) - 1:
-            return self.states[layers[0] : layers[-1] + 1, run]
-        gathered = self._room_for((len(layers), *shape))
-        for into, layer in zip(gathered, layers, strict=True):
-            if run is not None:
-                into.copy_(self.states[layer, run])
-            else:
-                torch.index_select(self.states[layer], 0, rows, out=into)
-        return gathered
-
-    def _room_for(self, shape: tuple[int, ...]) -> Tensor:
-        """The first part of a buffer that is kept: fresh memory would cost more than what is put
-        there."""
-        count = math.prod(shape)
-        if self._buffer is None or len(self._buffer) < count:
-            with torch.inference_mode(False):  # training writes into it too
-                self._buffer = torch.empty(
-                    count, dtype=self.states.dtype, device=self.states.device
-                )
-        return self._buffer[:count].view(shape)
-
-
-class RecomputedStates:
-    """States that are computed whenever they are read: one forward pass per epoch."""
-
-    def __init__(self, reader: ModelReader, pooling: str) -> None:
-        self.reader, self.pooling, self.device = reader, pooling, reader.model.device
-
-    def read(
-        self, layers: list[int], items: np.ndarray
-    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """All layers of one pass."""
-        states, mask = self.reader.read_all(items, [self.pooling])[self.pooling]
-        chosen = states if len(layers) == len(states) else states[layers]
-        yield slice(0, len(layers)), chosen, mask
+Pooling = Literal["mean", "class"]
 
 
 @dataclass(frozen=True)
-class Statistics:
-    """Mean and scale (layers, D) of the training split's states."""
+class Runner:
+    """The places where a model is run. With a `recipe`, workers of the engine encode texts."""
 
-    mean: Tensor
-    scale: Tensor
-
-
-def statistics(states: States, layers: list[int], items: np.ndarray, batch: int) -> Statistics:
-    """Per layer and feature, over all tokens of some items; sums in float64 where the device has
-    it."""
-    exact = torch.float32 if states.device.type == "mps" else torch.float64
-    total: Tensor | None = None
-    square = count = torch.zeros(())
-    for start in range(0, len(items), batch):
-        for piece, x, mask in states.read(layers, items[start : start + batch]):
-            if total is None:
-                total = torch.zeros(len(layers), x.shape[-1], dtype=exact, device=x.device)
-                square, count = (
-                    torch.zeros_like(total),
-                    torch.zeros(len(layers), dtype=exact, device=x.device),
-                )
-            wide = (
-                x.to(exact) if mask is None else torch.where(mask[None, :, :, None], x, 0).to(exact)
-            )
-            total[piece] += wide.sum((1, 2))
-            square[piece] += wide.square().sum((1, 2))
-            count[piece] += x.shape[1] * x.shape[2] if mask is None else mask.sum()
-    assert total is not None
-    mean = total / count[:, None]
-    variance = (square / count[:, None] - mean.square()).clamp_min(0)
-    return Statistics(mean.float(), (variance + _EPS).sqrt().float())
+    engine: Engine
+    recipe: ModelRecipe | None
+    batch_size: int | None
+    bar: Progress
 
 
-DEFAULT_SIZE = 4 * 2**30
-_PARTS = 25  # a run that is stopped repeats at most one of this many parts
-_GPU_SHARE = 0.6
+class ItemStates(AbstractContextManager["ItemStates"]):
+    """The states of items, given by their numbers, at some sites of a model.
 
-
-@dataclass(frozen=True)
-class StoragePlan:
-    """How each pooling is kept: float32 or none (computed again), and the bytes that it takes."""
-
-    how: dict[str, str]
-    bytes: int
-
-    def facts(self) -> dict[str, Any]:
-        """Return the facts for the manifest."""
-        return {"states": dict(self.how), "bytes": self.bytes}
-
-
-def plan_storage(
-    poolings: Sequence[str], layers: int, lengths: Sequence[int], width: int, store_size: int
-) -> StoragePlan:
-    """Return what is kept in `store_size` bytes."""
-    vector = 4 * layers * len(lengths) * width  # bytes of one vector per item
-    pooled = [pooling for pooling in poolings if pooling != "tokens"]
-    how = dict.fromkeys(pooled, "float32")
-    used = len(pooled) * vector
-    if "tokens" in poolings:
-        tokens = max(lengths) * vector
-        fits = used + tokens <= store_size
-        how["tokens"] = "float32" if fits else "none"
-        used += tokens if fits else 0
-    return StoragePlan(how, used)
-
-
-def default_store_size(device: torch.device) -> int:
-    """Return the bytes of states to keep by default: 4 GiB, or most of a GPU's free memory."""
-    return DEFAULT_SIZE if device.type != "cuda" else int(_GPU_SHARE * free_memory(device))
-
-
-def open_states(
-    reader: ModelReader,
-    plan: StoragePlan,
-    scratch: Path | None,
-    bar: Progress,
-    read: Parts | None = None,
-) -> dict[str, States]:
-    """Return the states of all poolings, kept or to be computed.
-
-    Kept ones are read here, parts of the items by `read`: an engine's workers, say.
+    Texts are cut to `max_length` tokens. `lengths` counts the tokens that are read of each item.
     """
-    device = reader.model.device
-    kept = [pooling for pooling, how in plan.how.items() if how != "none"]
-    stores = {pooling: _empty_store(reader, pooling) for pooling in kept}
-    if kept:
-        _fill(stores, reader, scratch, bar, read or reader.read_parts)
-    states: dict[str, States] = {
-        pooling: RecomputedStates(reader, pooling) for pooling in plan.how if pooling not in kept
-    }
-    lengths = torch.tensor(reader.lengths)
-    is_ragged = int(lengths.min()) < int(lengths.max())
-    for pooling, store in stores.items():
-        mask = None
-        if pooling == "tokens" and is_ragged:
-            mask = (torch.arange(store.shape[2]) < lengths[:, None]).to(store.device)
-        states[pooling] = CachedStates(store, mask, device)
-    return states
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        items: Items,
+        max_length: int,
+        sites: Sequence[Site],
+        final_norm: FinalNorm,
+        runner: Runner,
+    ) -> None:
+        self.model = model
+        self.items = items
+        self.sites = sites
+        self.final_norm = final_norm
+        self.runner = runner
+        settings = ReadSettings(max_length, get_kind(items.kind).defaults)
+        self._reader = model.open_items(items, settings)
+        survey = self._reader.survey(np.arange(len(items)))
+        # An item without a token still needs a state: it is read as one padding token.
+        self.lengths = np.maximum(survey.lengths, 1)
+        self.facts = self._reader.facts(survey)
+        self.has_class_token = self._reader.has_class_token
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.close()
+
+    def vectors(self, numbers: np.ndarray, pooling: Pooling) -> np.ndarray:
+        """Return one vector an item (sites, items, width), in float32."""
+        if self.model.kind == "texts":
+            return self._stored_vectors(numbers, pooling)
+        return self._fresh_vectors(numbers, pooling)
+
+    def tokens(self, numbers: np.ndarray) -> Tensor:
+        """Return the states of all tokens (sites, items, tokens, width), in float32 on the model's
+        device. Those beyond an item's own tokens are 0."""
+        states = self._empty(numbers, int(self.lengths[numbers].max()))
+
+        def keep(places: list[int], batch: Batch, site: int, raw: Tensor, state: Tensor) -> None:
+            tokens = state[:, batch.skip :].to(states.device).float()
+            if batch.mask is not None:
+                mask = batch.mask.to(states.device)
+                tokens = torch.where(mask[..., None], tokens, 0)
+            states[site, places, : tokens.shape[1]] = tokens
+
+        self._run(numbers, keep)
+        check_finite(self.sites, states.flatten(2), self.model.dtype)
+        return states
+
+    def _stored_vectors(self, numbers: np.ndarray, pooling: Pooling) -> np.ndarray:
+        """Return vectors from the vector store, in which missing ones are added first."""
+        texts = [self.items.texts[i] for i in numbers]
+        runner = self.runner
+        readouts = [
+            Readout(pooling="cls" if pooling == "class" else "mean", final_norm=self._norm_at(site))
+            for site in self.sites
+        ]
+        max_length = self.facts["max_length"]
+        requests = make_requests(readouts, self.sites, max_length, runner.batch_size)
+        (missing,) = find_missing(
+            self.model, VectorStore(cache_dir() / "embeddings"), requests, texts
+        )
+        runner.bar.begin(f"{self.model.name}|texts", len(missing.texts))
+        encode(
+            self.model,
+            [missing],
+            engine=runner.engine,
+            recipe=runner.recipe,
+            advance=runner.bar.advance,
+        )
+        keys = [text_key(text) for text in texts]
+        vectors = [
+            read_readout(missing.space, keys, readout, site.name)
+            for readout, site in zip(readouts, self.sites, strict=True)
+        ]
+        return np.stack(vectors)
+
+    def _norm_at(self, site: Site) -> str:
+        if self.final_norm != "hf":
+            return self.final_norm
+        anatomy = self.model.anatomy
+        is_last = site.layer == anatomy.n_blocks
+        return "applied" if is_last and anatomy.hf_norms_last else "raw"
+
+    def _fresh_vectors(self, numbers: np.ndarray, pooling: Pooling) -> np.ndarray:
+        """Return vectors of items that the vector store does not hold."""
+        self.runner.bar.begin(f"{self.model.name}|items", len(numbers))
+        parts = []
+        for part in _parts(numbers):
+            if pooling == "class":
+                states = self._class_tokens(part)
+            else:
+                lengths = torch.from_numpy(self.lengths[part])[:, None]
+                total = self.tokens(part).cpu().sum(2, dtype=torch.float64)
+                states = (total / lengths).float()
+            parts.append(states.cpu().numpy())
+            self.runner.bar.advance(len(part))
+        return np.concatenate(parts, axis=1)
+
+    def _class_tokens(self, numbers: np.ndarray) -> Tensor:
+        states = self._empty(numbers, 1)[:, :, 0]
+
+        def keep(places: list[int], batch: Batch, site: int, raw: Tensor, state: Tensor) -> None:
+            states[site, places] = state[:, 0].to(states.device).float()
+
+        self._run(numbers, keep)
+        check_finite(self.sites, states, self.model.dtype)
+        return states
+
+    def _empty(self, numbers: np.ndarray, tokens: int) -> Tensor:
+        shape = (len(self.sites), len(numbers), tokens, self.model.width)
+        return torch.zeros(shape, device=self.model.device)
+
+    def _run(self, numbers: np.ndarray, keep: Look) -> None:
+        rows = [row if len(row) else [self.model.pad_id] for row in self._reader.read(numbers)]
+        read_states(self.model, rows, self.sites, self.final_norm, keep, self.runner.batch_size)
 
 
-def _empty_store(reader: ModelReader, pooling: str) -> Tensor:
-    """Return room for one pooling, on the GPU where it fits."""
-    lengths = reader.lengths
-    tokens = max(lengths) if pooling == "tokens" else 1
-    shape = (len(reader.sites), len(lengths), tokens, reader.model.width)
-    device = reader.model.device
-    fits = device.type == "cuda" and 4 * math.prod(shape) <= _GPU_SHARE * free_memory(device)
-    # tokens beyond an item's own are masked, and must be finite for that
-    make = torch.empty if min(lengths) == max(lengths) else torch.zeros
-    return make(shape, device=device if fits else "cpu")
+class TokenStates:
+    """The states of all tokens of some items, kept in memory or computed at each reading.
 
+    The items are numbered from 0 in the order given. `store_size` bounds the bytes that are kept.
+    By default this is most of a GPU's free memory, and 4 GiB on other devices.
+    """
 
-def _fill(
-    stores: Mapping[str, Tensor],
-    reader: ModelReader,
-    scratch: Path | None,
-    bar: Progress,
-    read: Parts,
-) -> None:
-    """Put the states of all items into their stores; parts in the scratch folder are not read
-    again."""
-    count = len(reader.lengths)
-    size = math.ceil(count / min(_PARTS, count))
-    bar.begin(f"{reader.model.name}|items", count)
+    def __init__(self, states: ItemStates, numbers: np.ndarray, store_size: int | None) -> None:
+        self._states = states
+        self._numbers = numbers
+        self._lengths = torch.from_numpy(states.lengths[numbers])
+        self.device = states.model.device
+        width = states.model.width
+        shape = (len(states.sites), len(numbers), int(self._lengths.max()), width)
+        fits = fits_on_device(self.device, math.prod(shape[:3]), width)
+        limit = DEFAULT_STORE_SIZE if store_size is None else store_size
+        is_kept = 4 * math.prod(shape) <= limit
+        if store_size is None and self.device.type == "cuda":
+            is_kept = fits
+        self._kept: Tensor | None = None
+        if is_kept:
+            self._kept = torch.zeros(shape, device=self.device if fits else "cpu")
+            self._fill(self._kept)
 
-    def put(part: np.ndarray, states: Mapping[str, Tensor]) -> None:
-        for pooling, store in stores.items():
-            own = states[pooling]
-            store[:, part[0] : part[0] + len(part), : own.shape[2]] = own.to(store.device)
-        bar.advance(len(part))
+    @property
+    def is_kept(self) -> bool:
+        """Return True if the states are computed once."""
+        return self._kept is not None
 
-    missing: list[np.ndarray] = []
-    files: list[Path | None] = []
-    for start in range(0, count, size):
-        part = np.arange(start, min(start + size, count))
-        file = None if scratch is None else scratch / f"states-{start}{checked.ARRAYS}"
-        arrays = None if file is None else checked.read_or_discard(file, checked.read_arrays)
-        if arrays is None:
-            missing.append(part)
-            files.append(file)
+    def read(self, places: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        """Return states (sites, items, tokens, width) and the mask of tokens (items, tokens).
+
+        The mask is None where all items have as many tokens.
+        """
+        lengths = self._lengths[torch.from_numpy(places)]
+        if self._kept is None:
+            states = self._states.tokens(self._numbers[places])
+        elif (np.diff(places) == 1).all():  # neighbors are read where they lie
+            states = self._kept[:, places[0] : places[-1] + 1].to(self.device)
         else:
-            put(part, {pooling: torch.from_numpy(array) for pooling, array in arrays.items()})
-    for part, file, reading in zip(missing, files, read(missing, list(stores)), strict=True):
-        states = {pooling: own for pooling, (own, _) in reading.items()}
-        put(part, states)
-        if file is not None:
-            arrays = {pooling: own.cpu().numpy() for pooling, own in states.items()}
-            checked.write_arrays(file, arrays)
+            states = self._kept[:, torch.from_numpy(places)].to(self.device)
+        mask = torch.arange(states.shape[2]) < lengths[:, None]
+        return states, None if mask.all() else mask.to(self.device)
+
+    def _fill(self, kept: Tensor) -> None:
+        bar = self._states.runner.bar
+        bar.begin(f"{self._states.model.name}|items", len(self._numbers))
+        for places in _parts(np.arange(len(self._numbers))):
+            part = self._states.tokens(self._numbers[places])
+            kept[:, places[0] : places[-1] + 1, : part.shape[2]] = part.to(kept.device)
+            bar.advance(len(places))
+
+
+def _parts(numbers: np.ndarray) -> list[np.ndarray]:
+    return [numbers[start : start + _PART] for start in range(0, len(numbers), _PART)]

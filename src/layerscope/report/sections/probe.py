@@ -141,13 +141,12 @@ def _headline(run: ProbeRun) -> str:
         run.manifest["conventions"],
         run.manifest["counts"],
     )
-    precision = ", ".join(f"{name} {how}" for name, how in conventions["kept"]["states"].items())
     name, data = escape(str(model["name"])), escape(str(run.manifest["data"]["name"]))
     return (
         f"\n[bold]{name}[/]  {model['n_blocks']} blocks, width {model['width']}, {model['family']} family  ·  "
         f"[bold]{data}[/]  {counts['classes']} classes, {counts['train']} items to train on, "
         f"{counts['validation']} to choose on, {counts['test']} to judge on\n"
-        f"final_norm [bold]{conventions['final_norm']}[/]  ·  states kept: {precision}  ·  seed {conventions['seed']}  ·  "
+        f"final_norm [bold]{conventions['final_norm']}[/]  ·  seed {conventions['seed']}  ·  "
         "95 % intervals"
     )
 

@@ -1,4 +1,4 @@
-"""Wilson's interval against its definition and scipy; paired gains are surer than unpaired ones."""
+"""Wilson's interval against its definition; paired gains are surer than unpaired ones."""
 
 from __future__ import annotations
 
@@ -25,18 +25,9 @@ def test_wilson_bounds_solve_its_equation(n: int, share: float) -> None:
 def test_paired_gains_know_that_the_items_are_the_same() -> None:
     rng = np.random.default_rng(0)
     last = rng.random(400) < 0.7
-    better = last | (
-        rng.random(400) < 0.1
-    )  # right wherever the last layer is, and a little more often
-    correct = np.stack([better, last])
-    scored = score_layers(correct)
-    gain, low, high = scored.gains((1,))
+    better = last | (rng.random(400) < 0.1)  # never wrong where the last layer is right
+    scored = score_layers(np.stack([better, last]))
+    gain, low, high = scored.gains(1)
     assert gain[1] == low[1] == high[1] == 0
     assert 0 < low[0] < gain[0] < high[0]
     assert wilson(int(better.sum()), 400)[0] < last.mean(), "unpaired intervals overlap here"
-    assert scored.tied().tolist() == [True, False]
-    # the standard error of a paired difference, by its formula
-    difference = better.astype(float) - last
-    expected = difference.std() / np.sqrt(400)
-    assert scored.draws is not None
-    assert (scored.draws[0] - scored.draws[1]).std() == pytest.approx(expected, rel=0.15)
