@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from layerscope.cache import cache_dir
 from layerscope.capture import Batch, FinalNorm, Site, fits_on_device
 from layerscope.capture.reduce import check_finite
 from layerscope.core.readout import Readout
+from layerscope.data.corpus import Corpus
 from layerscope.data.items import Items
 from layerscope.data.kinds import get_kind
 from layerscope.engines import Engine, ModelRecipe
@@ -97,7 +98,8 @@ class ItemStates(AbstractContextManager["ItemStates"]):
 
     def _stored_vectors(self, numbers: np.ndarray, pooling: Pooling) -> np.ndarray:
         """Return vectors from the vector store, in which missing ones are added first."""
-        texts = [self.items.texts[i] for i in numbers]
+        corpus = cast(Corpus, self.items)
+        texts = [corpus.texts[i] for i in numbers]
         runner = self.runner
         readouts = [
             Readout(pooling="cls" if pooling == "class" else "mean", final_norm=self._norm_at(site))
