@@ -33,7 +33,7 @@ from layerscope.capture import make_batch, plan_batches, token_budget
 from layerscope.data import Corpus, load_corpus
 from layerscope.models import LoadedModel
 from layerscope.profiling.config import make_config
-from layerscope.profiling.job import Job
+from layerscope.profiling.encode import ProfileTask
 from layerscope_gpu.encoding import MOST_PENDING, EarlyPlanner, Prefetcher
 
 ONE_VIEW = [
@@ -98,8 +98,8 @@ def operations(model: LoadedModel, lengths: list[int]) -> float:
 def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  # type: ignore[no-untyped-def]
     """The batches that the profile forms of prompts and views, on the GPU."""
     config = make_config(max_length=length, **settings)
-    job = Job(model, corpus, config)
-    with EarlyPlanner(job.reader, job._shard_size(), per_batch=job.items_per_batch) as planner:
+    job = ProfileTask(model, corpus, config)
+    with EarlyPlanner(job.reader, job.shard_size, per_batch=job.items_per_batch) as planner:
         first = planner.first()
         plan = planner.plan()
     early = 0 if first is None else len(first.shards)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from layerscope.engines.ray import require_ray
+from layerscope.engines.cluster import require_ray
 from layerscope.extras import MissingExtraError
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

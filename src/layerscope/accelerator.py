@@ -23,7 +23,7 @@ from layerscope.extras import no_accelerator, other_interface
 __all__ = ["Accelerator"]
 
 GROUP = "layerscope.accelerators"
-INTERFACE = 7
+INTERFACE = 8
 """What is called here of the package; the package says which it offers."""
 
 
@@ -48,11 +48,13 @@ class Accelerator(Protocol):
     def reducer(self) -> type[Any]:
         """Return the subclass of `capture.Reducer` for the device."""
 
-    def encode_in_memory(self, task: Any, store: Any, bar: Any, shard_size: int) -> Any:
+    def encode_in_memory(self, task: Any, bar: Any) -> Any:
         """Plan and encode the items of a profile, whose vectors stay on the device."""
 
-    def encode_shards(self, task: Any, plan: Any, store: Any, missing: list[int], bar: Any) -> int:
-        """Encode shards of a profile for a store on the disk."""
+    def encode_shards(
+        self, task: Any, plan: Any, shards: Any, store: Callable[[Any], None], bar: Any
+    ) -> int:
+        """Encode shards of a profile, and store each; return the number of empty views."""
 
     def measure_sites(self, estimator: Any, count: int, device: torch.device) -> Iterator[Any]:
         """Yield the metrics of each site of a profile."""

@@ -74,7 +74,7 @@ def same(got: pd.DataFrame, want: pd.DataFrame) -> None:
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards, the first of which is run before the others are tokenized."""
     monkeypatch.setattr(encoding, "_FIRST_ITEMS", (16, 16))
-    monkeypatch.setattr("layerscope.profiling.job.choose_shard_size", lambda *given: 40)
+    monkeypatch.setattr("layerscope.profiling.encode.choose_shard_size", lambda *given: 40)
 
 
 @pytest.mark.usefixtures("early")

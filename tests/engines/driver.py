@@ -7,21 +7,22 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from layerscope import profile
-from layerscope.store import ShardStore
+from layerscope.vectors import Shard, VectorSpace
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    mark, written, write = Path(given.pop("mark")), [], ShardStore.write
+    mark = Path(given.pop("mark"))
+    written: list[Shard] = []
+    add = VectorSpace.add
 
-    def write_and_wait(self: ShardStore, index: int, shard: Any) -> None:
-        write(self, index, shard)
-        written.append(index)
+    def add_and_wait(self: VectorSpace, shard: Shard) -> None:
+        add(self, shard)
+        written.append(shard)
         if len(written) == 2:
             mark.touch()
             time.sleep(600)
 
-    setattr(ShardStore, "write", write_and_wait)  # noqa: B010
+    setattr(VectorSpace, "add", add_and_wait)  # noqa: B010
     profile(engine="ray", **given)

@@ -24,18 +24,13 @@ class Doubling(Work[int, int]):
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def open(self) -> str:
+    def open(self) -> None:
         self.seen.append("open")
-        return "common"
 
-    def prepare(self, item: int) -> int:
-        return item + item
-
-    def run(self, item: int, prepared: int, advance: Any, common: Any) -> int:
-        assert common == "common"
+    def run(self, item: int, advance: Any) -> int:
         self.seen.append(str(item))
         advance(item)
-        return prepared
+        return item + item
 
     def close(self) -> None:
         self.seen.append("close")

@@ -20,7 +20,7 @@ class MapWork(Work[Any, Any]):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
 
-    def run(self, item: Any, prepared: Any, advance: Advance, common: Any) -> Any:
+    def run(self, item: Any, advance: Advance) -> Any:
         """The function's result."""
         result = self.function(item)
         advance(1)
@@ -71,10 +71,10 @@ def meet(folder: Path) -> tuple[int, list[Any], str | None]:
 class Deadly(MapWork):
     """Kills its worker on 3, and says so in the end."""
 
-    def run(self, item: int, prepared: Any, advance: Any, common: Any) -> int:
+    def run(self, item: int, advance: Any) -> int:
         if item == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        return int(super().run(item, prepared, advance, common))
+        return int(super().run(item, advance))
 
     def give_up(self, item: int, reason: str) -> int:
         assert "failed 2 times" in reason

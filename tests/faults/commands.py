@@ -37,7 +37,7 @@ class Commands:
     def __init__(self, home: Path, names: Sequence[str] = NAMES) -> None:
         import torch
 
-        from layerscope.profiling import job
+        from layerscope.profiling import encode
         from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
         torch.set_num_threads(1)
@@ -47,7 +47,7 @@ class Commands:
         build_tiny("llama").save_pretrained(self.folder)
         tiny_tokenizer().save_pretrained(self.folder)
         (home / "texts.txt").write_text("\n".join(TEXTS))
-        job.choose_shard_size = lambda *_: 3
+        encode.choose_shard_size = lambda *_: 3
         if "evaluate" in names:
             from tests.evaluation.support import write_tasks  # imports mteb
 

@@ -22,7 +22,6 @@ from layerscope.capture import expand_sites
 from layerscope.core.plugins import PluginError
 from layerscope.data import Corpus
 from layerscope.errors import LayerscopeError
-from layerscope.forward import make_plan
 from layerscope.metrics import (
     Estimate,
     Metric,
@@ -35,7 +34,7 @@ from layerscope.metrics import (
 from layerscope.metrics.prompt_metrics import CURVATURE, measure_curvature
 from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
-from layerscope.profiling.encoder import ShardWork
+from layerscope.profiling.encode import ShardWork
 from layerscope.report.sections.profile import print_run
 from layerscope.training.watch import choose_metrics
 from tests.tiny import tiny_model
@@ -249,20 +248,19 @@ def test_workers_measure_it_where_it_is_not_installed(
             return model
 
     corpus = Corpus.of(TEXTS)
-    plan = make_plan(model.open_items(corpus, config.read_settings), 8)
-    work = ShardWork(Recipe(), corpus, expand_sites(None, model.anatomy), config, plan, None)  # type: ignore[arg-type]
+    work = ShardWork(Recipe(), corpus, expand_sites(None, model.anatomy), config, None)  # type: ignore[arg-type]
     plugins = pickle.loads(pickle.dumps(work.plugins))
     assert plugins == [MEAN_NORM]
     monkeypatch.setattr(
         REGISTRY, "_things", {k: v for k, v in REGISTRY._things.items() if k != "mean_norm"}
     )
-    common = work.open()
+    work.open()
     try:
-        shard, _ = work.run(0, work.prepare(0), lambda n: None, common)
+        shard, _ = work.run(np.arange(4), lambda n: None)
     finally:
         work.close()
-    assert {"mean_norm.keep", "mean_norm.drop"} <= set(shard.values)
-    assert np.isfinite(shard.values["mean_norm.keep"]).all()
+    assert {"mean_norm.keep", "mean_norm.drop"} <= set(shard.numbers)
+    assert np.isfinite(shard.numbers["mean_norm.keep"]).all()
 
 
 def wrong(answer: Any) -> Metric:
@@ -338,7 +336,7 @@ def test_a_run_that_a_metric_stopped_goes_on_where_it_was(
         return mask.sum(-1).double()
 
     known(wrong(fails_late))
-    monkeypatch.setattr("layerscope.profiling.job.choose_shard_size", lambda *args: 32)
+    monkeypatch.setattr("layerscope.profiling.encode.choose_shard_size", lambda *args: 32)
     settings: dict[str, Any] = {
         "metrics": ["wrong"],
         "out": tmp_path / "run",

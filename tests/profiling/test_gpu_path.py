@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from layerscope.data import Corpus
 from layerscope.forward import choose_shard_size, items_per_batch, make_plan, read_rows
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings
-from layerscope.profiling import Profile
-from layerscope.profiling import job as job_module
-from layerscope.profiling.config import make_config
-from layerscope.profiling.job import Job
 from tests.tiny import tiny_model
 
 TEXTS = [f"The {i}th text has {'some more ' * (i % 4)}words, and then it ends." for i in range(9)]
@@ -22,29 +16,6 @@ TEXTS = [f"The {i}th text has {'some more ' * (i % 4)}words, and then it ends." 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
     return tiny_model("llama")
-
-
-@pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_module, "choose_shard_size", lambda *_: 4)
-
-
-def job(model: LoadedModel, **settings: object) -> Job:
-    return Job(
-        model, Corpus.of(TEXTS), make_config(max_length=24, views=3, permutations=2, **settings)
-    )
-
-
-def assert_same(one: Profile, other: Profile) -> None:
-    pd.testing.assert_frame_equal(
-        one.prompts, other.prompts, rtol=1e-7
-    )  # which prompts share a batch decides the last digits
-    keys = ["site", "metric", "normalization", "sink", "n"]
-    pd.testing.assert_frame_equal(one.table[keys], other.table[keys])
-    for column in ("value", "ci_low", "ci_high"):
-        np.testing.assert_allclose(
-            other.table[column], one.table[column], rtol=2e-3, atol=2e-5, err_msg=column
-        )
 
 
 def open_texts(model: LoadedModel) -> ItemReader:

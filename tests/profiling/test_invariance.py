@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from layerscope.profiling import job, profile
+from layerscope.profiling import encode, profile
 from tests.profiling.support import assert_same_numbers
 from tests.tiny import tiny_model
 
@@ -50,7 +50,7 @@ def test_batch_size_and_order(family: str, texts: list[str]) -> None:
 def test_shard_size(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     whole = profile(model, texts, **OPTIONS)
-    monkeypatch.setattr(job, "choose_shard_size", lambda *_: 3)
+    monkeypatch.setattr(encode, "choose_shard_size", lambda *_: 3)
     assert_same_numbers(profile(model, texts, **OPTIONS).table, whole.table)
 
 

@@ -13,10 +13,9 @@ from layerscope.metrics import intervals as intervals_module
 from layerscope.models import LoadedModel
 from layerscope.profiling import tables as tables_module
 from layerscope.profiling.config import make_config
-from layerscope.profiling.encode import MemoryStore
-from layerscope.profiling.job import Job
+from layerscope.profiling.encode import ProfileTask
+from layerscope.profiling.job import run_profile
 from layerscope.progress import Silent
-from layerscope.store import ShardStore
 from tests.tiny import tiny_model
 
 TEXTS = [f"{'Some words, ' * (i % 5)}and number {i}." for i in range(12)] + ["", "a"]
@@ -28,14 +27,16 @@ def model() -> LoadedModel:
     return tiny_model("llama")
 
 
-def run(model: LoadedModel, folder: Path | None = None, **settings: Any) -> Any:
-    job = Job(model, Corpus.of(TEXTS), make_config(max_length=24, metrics=METRICS, **settings))
-    return job.run(MemoryStore() if folder is None else ShardStore(folder), Silent())
+def run(model: LoadedModel, folder: Path, **settings: Any) -> Any:
+    config = make_config(max_length=24, metrics=METRICS, **settings)
+    return run_profile(ProfileTask(model, Corpus.of(TEXTS), config), folder, Silent())[0]
 
 
-def test_resamples_are_drawn_once_for_each_number_of_prompts(model: LoadedModel) -> None:
+def test_resamples_are_drawn_once_for_each_number_of_prompts(
+    model: LoadedModel, tmp_path: Path
+) -> None:
     intervals_module._weights.cache_clear()
-    table = run(model, seed=3).table
+    table = run(model, tmp_path, seed=3).table
     bootstrapped = table[table["metric"] != "dataset_entropy"]
     counts = bootstrapped["n"].nunique()  # the shortest texts have no entropy and no curvature
     assert counts == 3
@@ -43,7 +44,7 @@ def test_resamples_are_drawn_once_for_each_number_of_prompts(model: LoadedModel)
 
 
 def test_sites_that_are_large_are_read_one_by_one(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once: list[int] = []
     own = tables_module.map_concurrently
@@ -53,9 +54,9 @@ def test_sites_that_are_large_are_read_one_by_one(
         return own(purpose, function, items, most)
 
     monkeypatch.setattr(tables_module, "map_concurrently", noted)
-    together = run(model).table
+    together = run(model, tmp_path).table
     monkeypatch.setattr(tables_module, "_LARGEST_SITE", 1)
-    assert run(model).table.equals(together)
+    assert run(model, tmp_path).table.equals(together)
     assert at_once == [4, 1]
 
 

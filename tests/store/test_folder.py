@@ -23,10 +23,11 @@ from safetensors.numpy import save_file
 from layerscope.command import now
 from layerscope.core.runs import read_manifest
 from layerscope.errors import RunFolderError
-from layerscope.store import RunFolder, Shard, ShardStore, checked
+from layerscope.store import RunFolder, checked
 from layerscope.store.folder import config_key
 from layerscope.store.locks import run_lock
 from layerscope.store.records import check_files
+from layerscope.vectors import Shard, VectorSpace
 
 CONFIG = {
     "model": {"weights_sha256": "ab" * 32, "dtype": "float32"},
@@ -95,7 +96,7 @@ def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
 
 def test_overwrite_replaces_another_run_and_its_shards(tmp_path: Path) -> None:
     folder = started(tmp_path)
-    ShardStore(folder.scratch).write(0, Shard(np.arange(1), np.zeros((1, 1, 1, 2)), {}))
+    VectorSpace(folder.scratch).add(Shard([b"k" * 32], ["embed"], {"a": np.zeros((1, 1, 2))}))
     with folder.session("profile", {**CONFIG, "profile": {}}, overwrite=True) as session:
         assert session.earlier is None
         assert not folder.scratch.exists()
@@ -141,25 +142,6 @@ def test_tables_as_parquet_and_csv_agree(tmp_path: Path) -> None:
         match=r"holds no prompts table\. Run the same command again with overwrite=True",
     ):
         folder.read_table("prompts")
-
-
-def test_a_shard_comes_back(tmp_path: Path) -> None:
-    store, shard = (
-        ShardStore(tmp_path),
-        Shard(np.array([4, 2]), np.ones((3, 2, 1, 5), np.float32), {"flat": np.zeros((3, 2))}),
-    )
-    assert not store.has(0)
-    store.write(0, shard)
-    assert store.has(0)
-    back = store.read(0)
-    assert list(back.prompts) == [4, 2]
-    assert not isinstance(back.pooled, np.ndarray)  # stays on disk
-    assert all(
-        np.array_equal(back.pooled[site], shard.pooled[site]) for site in range(len(shard.pooled))
-    )
-    assert back.values.keys() == {"flat"}
-    (tmp_path / "000000.safetensors").unlink()
-    assert not store.has(0)
 
 
 def test_a_session_starts_resumes_and_finishes(tmp_path: Path) -> None:

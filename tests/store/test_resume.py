@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from layerscope.errors import RunFolderError
 from layerscope.models import LoadedModel
-from layerscope.profiling import Profile, job, profile
-from layerscope.store import Shard, ShardStore, atomic
+from layerscope.profiling import Profile, encode, profile
+from layerscope.store import atomic
+from layerscope.vectors import Shard, VectorSpace
 from tests.profiling.support import assert_same_numbers
 from tests.tiny import tiny_model
 
@@ -35,7 +35,7 @@ def undisturbed(model: LoadedModel, texts: list[str]) -> Profile:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "choose_shard_size", lambda *_: SHARD)
+    monkeypatch.setattr(encode, "choose_shard_size", lambda *_: SHARD)
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +44,17 @@ def model() -> LoadedModel:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The shards that were computed, in order."""
-    order: list[int] = []
-    own = ShardStore.write
+def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, ...]]:
+    """The texts of each shard that was stored, in order."""
+    shards: list[tuple[bytes, ...]] = []
+    own = VectorSpace.add
 
-    def write(self: ShardStore, index: int, shard: Shard) -> None:
-        own(self, index, shard)
-        order.append(index)
+    def add(self: VectorSpace, shard: Shard) -> None:
+        own(self, shard)
+        shards.append(tuple(shard.keys))
 
-    monkeypatch.setattr(ShardStore, "write", write)
-    return order
+    monkeypatch.setattr(VectorSpace, "add", add)
+    return shards
 
 
 def parts(folder: Path) -> list[Path]:
@@ -62,7 +62,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def break_after(
-    model: LoadedModel, written: list[int], shards: int, error: BaseException
+    model: LoadedModel, written: list[tuple[bytes, ...]], shards: int, error: BaseException
 ) -> Callable[[], None]:
     def boom(*_: object) -> None:
         if len(written) >= shards:
@@ -72,10 +72,10 @@ def break_after(
 
 
 def test_a_finished_run_leaves_four_files(
-    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[tuple[bytes, ...]]
 ) -> None:
     run = profile(model, texts, out=tmp_path / "run", **OPTIONS)
-    assert written == [0, 1, 2, 3]
+    assert len(set(written)) == len(written) == 4
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == ["manifest.json", "profile.csv", "profile.parquet", "prompts.parquet"]
     back = Profile.load(tmp_path / "run")
@@ -89,7 +89,11 @@ def test_a_finished_run_leaves_four_files(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("the driver went away")])
 def test_an_interrupted_run_goes_on(
-    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int], error: BaseException
+    model: LoadedModel,
+    texts: list[str],
+    tmp_path: Path,
+    written: list[tuple[bytes, ...]],
+    error: BaseException,
 ) -> None:
     whole = undisturbed(model, texts)
     written.clear()
@@ -97,11 +101,11 @@ def test_an_interrupted_run_goes_on(
     with pytest.raises(type(error)):
         profile(model, texts, out=tmp_path, **OPTIONS)
     heal()
-    assert written == [0, 1]
+    assert len(written) == 2
     with pytest.raises(RunFolderError, match=r"is not finished\. Run the same command again"):
         Profile.load(tmp_path)
     resumed = profile(model, texts, out=tmp_path, **OPTIONS)
-    assert written == [0, 1, 2, 3]  # the first two were not computed again
+    assert len(set(written)) == len(written) == 4  # the first two were not computed again
     pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
     pd.testing.assert_frame_equal(resumed.prompts, whole.prompts, check_exact=True)
     assert resumed.manifest["seconds"]["resumed_prompts"] == 2 * SHARD
@@ -109,7 +113,7 @@ def test_an_interrupted_run_goes_on(
 
 
 def test_a_run_goes_on_with_the_texts_in_another_order(
-    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[tuple[bytes, ...]]
 ) -> None:
     turned = texts[::-1]
     whole = profile(model, turned, **OPTIONS)
@@ -119,32 +123,36 @@ def test_a_run_goes_on_with_the_texts_in_another_order(
         profile(model, texts, out=tmp_path, **OPTIONS)
     heal()
     resumed = profile(model, turned, out=tmp_path, **OPTIONS)
-    assert written == [0, 1, 2, 3]
+    assert len(set(written)) == len(written) == 4
     assert_same_numbers(resumed.table, whole.table, 1e-9)
     pd.testing.assert_frame_equal(resumed.prompts, whole.prompts)
 
 
-def test_the_first_shard_size_is_kept(
+def test_a_run_goes_on_with_shards_of_another_size(
     model: LoadedModel,
     texts: list[str],
     tmp_path: Path,
-    written: list[int],
+    written: list[tuple[bytes, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    whole = undisturbed(model, texts)
+    written.clear()
     heal = break_after(model, written, 1, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         profile(model, texts, out=tmp_path, **OPTIONS)
     heal()
-    monkeypatch.setattr(job, "choose_shard_size", lambda *_: 5)  # another machine, with more memory
-    profile(model, texts, out=tmp_path, **OPTIONS)
-    assert written == [0, 1, 2, 3]
+    monkeypatch.setattr(encode, "choose_shard_size", lambda *_: 5)
+    resumed = profile(model, texts, out=tmp_path, **OPTIONS)
+    keys = [key for shard in written for key in shard]
+    assert len(set(keys)) == len(keys) == len(texts)
+    assert_same_numbers(resumed.table, whole.table, 1e-6)
 
 
 def test_a_full_disk_keeps_finished_shards(
     model: LoadedModel,
     texts: list[str],
     tmp_path: Path,
-    written: list[int],
+    written: list[tuple[bytes, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = undisturbed(model, texts)
@@ -164,7 +172,7 @@ def test_a_full_disk_keeps_finished_shards(
     assert parts(tmp_path) == []
     monkeypatch.setattr(atomic.os, "fsync", fsync)
     resumed = profile(model, texts, out=tmp_path, **OPTIONS)
-    assert written == [0, 1, 2, 3]
+    assert len(set(written)) == len(written) == 4
     pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
 
 
@@ -173,7 +181,7 @@ def test_a_damaged_shard_is_computed_again(
     model: LoadedModel,
     texts: list[str],
     tmp_path: Path,
-    written: list[int],
+    written: list[tuple[bytes, ...]],
     how: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -183,29 +191,15 @@ def test_a_damaged_shard_is_computed_again(
     with pytest.raises(KeyboardInterrupt):
         profile(model, texts, out=tmp_path, **OPTIONS)
     heal()
-    name = "000001.safetensors"
-    raw = bytearray((tmp_path / "shards" / name).read_bytes())
-    raw[len(raw) // 2] ^= 16
-    (tmp_path / "shards" / name).write_bytes({"flip": raw, "cut": raw[:-30], "empty": b""}[how])
-    resumed = profile(model, texts, out=tmp_path, **OPTIONS)
-    assert written == [0, 1, 2, 1, 3]
-    assert f"{name} is damaged" in caplog.text
-    pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
-
-
-def test_vectors_that_change_while_a_run_reads_them_are_noticed(tmp_path: Path) -> None:
-    store = ShardStore(tmp_path)
-    store.write(0, Shard(np.arange(2), np.ones((3, 2, 1, 4), np.float32), {}))
-    file = tmp_path / "000000.safetensors"
+    file = min((tmp_path / "shards").iterdir())
     raw = bytearray(file.read_bytes())
-    raw[raw.index(np.ones(8, np.float32).tobytes()) + 40] ^= 1  # in those of the second site
-    file.write_bytes(raw)
-    vectors = store.vectors(0)
-    assert vectors[0].sum() == 8
-    with pytest.raises(
-        RunFolderError, match=r"000000\.safetensors is damaged.*Run the command that wrote it again"
-    ):
-        vectors[1]
+    raw[len(raw) // 2] ^= 16
+    file.write_bytes({"flip": raw, "cut": raw[:-30], "empty": b""}[how])
+    resumed = profile(model, texts, out=tmp_path, **OPTIONS)
+    assert len(written) == 5
+    assert len(set(written)) == 4
+    assert f"{file.name} is damaged" in caplog.text
+    pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
 
 
 def test_a_damaged_table_of_a_finished_run_is_refused(
@@ -224,15 +218,18 @@ def test_a_damaged_table_of_a_finished_run_is_refused(
 
 KILLED = """
 import os, signal, sys
-from layerscope.profiling import job, profile
+from layerscope.profiling import encode, profile
 from layerscope.store import atomic
 from tests.tiny import tiny_model
 
-job.choose_shard_size = lambda *_: {shard}
+encode.choose_shard_size = lambda *_: {shard}
 replace = os.replace
+shards = []
 
 def die(source, target):
-    if str(target).endswith("000002.safetensors"):
+    if str(target).endswith(".safetensors"):
+        shards.append(target)
+    if len(shards) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     replace(source, target)
 
@@ -243,7 +240,7 @@ profile(tiny_model("llama"), {texts!r}, out=sys.argv[1], **{options!r})
 
 @pytest.mark.slow  # quickly: runs killed at any step, in tests/faults/test_killed.py
 def test_a_killed_process_leaves_a_run_that_goes_on(
-    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[tuple[bytes, ...]]
 ) -> None:
     whole = undisturbed(model, texts)
     written.clear()
@@ -257,7 +254,7 @@ def test_a_killed_process_leaves_a_run_that_goes_on(
     assert ended.returncode == -9, ended.stderr
     assert len(parts(tmp_path)) == 1
     resumed = profile(model, texts, out=tmp_path / "run", **OPTIONS)
-    assert written == [2, 3]
+    assert len(written) == 2
     assert parts(tmp_path) == []
     assert_same_numbers(
         resumed.table, whole.table, 1e-5
@@ -266,7 +263,7 @@ def test_a_killed_process_leaves_a_run_that_goes_on(
 
 
 def test_overwrite_computes_again(
-    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[tuple[bytes, ...]]
 ) -> None:
     first = profile(model, texts, out=tmp_path, **OPTIONS)
     with pytest.raises(
@@ -305,7 +302,7 @@ def test_a_scratch_folder_is_left_nowhere(
     texts: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    written: list[int],
+    written: list[tuple[bytes, ...]],
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run = profile(model, texts, **OPTIONS)

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tests.kernels import use_kernels
-from tests.profiling.test_gpu_path import assert_same
 from tests.tiny import tiny_model
 
 from layerscope.capture import Reducer
@@ -27,11 +27,11 @@ from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, ViewS
 from layerscope.profiling import encode
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
-from layerscope.profiling.encode import MemoryStore
-from layerscope.profiling.job import Job
+from layerscope.profiling.encode import EncodedShard, ProfileTask
+from layerscope.profiling.job import run_profile
+from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import SiteEstimator, measure_sites
 from layerscope.progress import Silent
-from layerscope.store import Shard, ShardStore
 from layerscope_gpu import encoding, measuring
 from layerscope_gpu.encoding import (
     DeviceEncoder,
@@ -53,7 +53,7 @@ def model() -> LoadedModel:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small shards; profiles take the way of a GPU."""
-    monkeypatch.setattr(job_module, "choose_shard_size", lambda *_: SIZE)
+    monkeypatch.setattr(encode, "choose_shard_size", lambda *_: SIZE)
     monkeypatch.setattr(encoding, "compile_for_profile", lambda task: None)
     ways = SimpleNamespace(
         encode_in_memory=encoding.encode_in_memory,
@@ -62,8 +62,30 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "accelerator", SimpleNamespace(on=lambda device: ways))
 
 
-def make_job(model: LoadedModel, texts: list[str] = TEXTS, **settings: Any) -> Job:
-    return Job(model, Corpus.of(texts), make_config(max_length=24, permutations=2, **settings))
+def make_job(model: LoadedModel, texts: list[str] = TEXTS, **settings: Any) -> ProfileTask:
+    config = make_config(max_length=24, permutations=2, **settings)
+    return ProfileTask(model, Corpus.of(texts), config)
+
+
+def run_held(task: ProfileTask) -> Profile:
+    """Run a profile whose vectors stay in memory."""
+    return run_profile(task, None, Silent())[0]
+
+
+def run_stored(task: ProfileTask, folder: Path) -> Profile:
+    """Run a profile whose vectors go through a folder."""
+    return run_profile(task, folder, Silent())[0]
+
+
+def assert_same(one: Profile, other: Profile) -> None:
+    # Which prompts share a batch decides the last digits.
+    pd.testing.assert_frame_equal(one.prompts, other.prompts, rtol=1e-7)
+    keys = ["site", "metric", "normalization", "sink", "n"]
+    pd.testing.assert_frame_equal(one.table[keys], other.table[keys])
+    for column in ("value", "ci_low", "ci_high"):
+        np.testing.assert_allclose(
+            other.table[column], one.table[column], rtol=2e-3, atol=2e-5, err_msg=column
+        )
 
 
 def open_texts(model: LoadedModel, texts: list[str]) -> ItemReader:
@@ -155,12 +177,12 @@ def test_texts_without_tokens_are_left_out_or_refused() -> None:
 
 
 def test_many_tokens_are_not_kept(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = make_job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent())
+    kept = run_held(make_job(model, metrics=["prompt_entropy"]))
     monkeypatch.setattr(inputs, "_MOST_TOKENS", 200)
     with EarlyPlanner(open_texts(model, TEXTS), SIZE) as made:
         assert made.early
         assert made.plan().rows is None
-    assert_same(kept, make_job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent()))
+    assert_same(kept, run_held(make_job(model, metrics=["prompt_entropy"])))
 
 
 # the run
@@ -181,7 +203,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def test_each_text_is_tokenized_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = counted(monkeypatch)
-    make_job(model, metrics=["prompt_entropy", "dataset_entropy"]).run(MemoryStore(), Silent())
+    run_held(make_job(model, metrics=["prompt_entropy", "dataset_entropy"]))
     assert seen == Counter(TEXTS)
 
 
@@ -205,7 +227,7 @@ def test_the_first_shard_is_run_before_the_others_are_tokenized(
     run = threading.Event()
     monkeypatch.setattr(TextReader, "survey", wait_for_the_first)
     monkeypatch.setattr(DeviceEncoder, "run_items_of", note)
-    make_job(model, metrics=["dataset_entropy"]).run(MemoryStore(), Silent())
+    run_held(make_job(model, metrics=["dataset_entropy"]))
     assert [len(part) for part in seen] == [SIZE, len(TEXTS) - SIZE]
     np.testing.assert_array_equal(begun[0], seen[0])
     assert sorted(np.concatenate(begun)) == list(range(len(TEXTS)))
@@ -214,10 +236,8 @@ def test_the_first_shard_is_run_before_the_others_are_tokenized(
 @pytest.mark.parametrize("sites", [None, ["block.*", "block.1.*"]])
 def test_the_same_tables(model: LoadedModel, tmp_path: Any, sites: list[str] | None) -> None:
     metrics = ["prompt_entropy", "dataset_entropy", "infonce", "curvature"]
-    plain = make_job(model, metrics=metrics, views=2, sites=sites).run(
-        ShardStore(tmp_path), Silent()
-    )
-    held = make_job(model, metrics=metrics, views=2, sites=sites).run(MemoryStore(), Silent())
+    plain = run_stored(make_job(model, metrics=metrics, views=2, sites=sites), tmp_path)
+    held = run_held(make_job(model, metrics=metrics, views=2, sites=sites))
     assert_same(plain, held)
     assert held.manifest["counts"] == plain.manifest["counts"]
     assert held.manifest["conventions"] == plain.manifest["conventions"]
@@ -227,10 +247,10 @@ def test_shards_on_a_disk_are_the_same(
     model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"metrics": ["prompt_entropy", "dataset_entropy", "infonce"], "views": 2}
-    plain = make_job(model, **settings).run(ShardStore(tmp_path / "plain"), Silent())
+    plain = run_stored(make_job(model, **settings), tmp_path / "plain")
     ways = SimpleNamespace(encode_shards=encoding.encode_shards)
     monkeypatch.setattr(encode, "accelerator", SimpleNamespace(on=lambda device: ways))
-    ahead_of = make_job(model, **settings).run(ShardStore(tmp_path / "ahead"), Silent())
+    ahead_of = run_stored(make_job(model, **settings), tmp_path / "ahead")
     assert_same(plain, ahead_of)
     assert ahead_of.manifest["counts"] == plain.manifest["counts"]
 
@@ -253,12 +273,12 @@ def test_prompts_are_run_while_views_are_made(
         DeviceEncoder, "run_views_of", lambda *given: (order.append("views"), run_views(*given))[1]
     )
     job = make_job(model, TEXTS[:20], metrics=["infonce"], views=2)
-    never = job.run(MemoryStore(), Silent())
+    never = run_held(job)
     assert order[:6] == ["prompts"] * 3 + ["views"] * 2 + ["prompts"]
     assert Counter(order) == {"prompts": 5, "views": 5}
     order.clear()
     ready["yet"] = True
-    always = job.run(MemoryStore(), Silent())
+    always = run_held(job)
     assert order == ["prompts", "views"] + (["prompts"] * 2 + ["views"] * 2) * 2
     np.testing.assert_array_equal(never.table["value"], always.table["value"])
 
@@ -275,7 +295,7 @@ def test_the_bar_counts_every_text_once(model: LoadedModel) -> None:
             Bar.done += units
 
     job = make_job(model, metrics=["infonce"], views=2)
-    encoding.encode_in_memory(job, MemoryStore(), Bar(), SIZE)
+    encoding.encode_in_memory(job, Bar())
     assert Bar.done == Bar.total == 3 * len(TEXTS)
 
 
@@ -284,14 +304,14 @@ def test_sites_are_measured_together(
 ) -> None:
     """The metrics of a GPU, walked on the CPU; without room for all, in smaller groups."""
     settings: dict[str, Any] = {"views": 3}
-    plain = make_job(model, TEXTS[:9], **settings).run(ShardStore(tmp_path), Silent())
+    plain = run_stored(make_job(model, TEXTS[:9], **settings), tmp_path)
     ways = SimpleNamespace(
         encode_in_memory=encoding.encode_in_memory,
         measure_sites=measuring.measure_sites,
     )
     monkeypatch.setattr(job_module, "accelerator", SimpleNamespace(on=lambda device: ways))
     monkeypatch.setattr(measuring, "sites_together", lambda estimator, device: 2)
-    assert_same(plain, make_job(model, TEXTS[:9], **settings).run(MemoryStore(), Silent()))
+    assert_same(plain, run_held(make_job(model, TEXTS[:9], **settings)))
     own, tried = measuring.measure_group, []
 
     def without_room_for_two(estimator: Any, indices: range, device: torch.device) -> Any:
@@ -301,7 +321,7 @@ def test_sites_are_measured_together(
         return own(estimator, indices, device)
 
     monkeypatch.setattr(measuring, "measure_group", without_room_for_two)
-    assert_same(plain, make_job(model, TEXTS[:9], **settings).run(MemoryStore(), Silent()))
+    assert_same(plain, run_held(make_job(model, TEXTS[:9], **settings)))
     assert tried == [2] + [1] * len(plain.table["site"].unique())
 
 
@@ -330,9 +350,7 @@ def test_means_are_taken_beside_the_gpus_work(
         measure_sites=measuring.measure_sites,
     )
     monkeypatch.setattr(job_module, "accelerator", SimpleNamespace(on=lambda device: ways))
-    make_job(model, TEXTS[:9], metrics=["curvature", "dataset_entropy"]).run(
-        MemoryStore(), Silent()
-    )
+    run_held(make_job(model, TEXTS[:9], metrics=["curvature", "dataset_entropy"]))
     assert done[:5] == ["start", "means", "means", "wait", "start"]
 
 
@@ -348,7 +366,7 @@ def test_states_that_are_not_finite_are_still_an_error(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Reducer, "reduce", broken)
     with pytest.raises(NonFiniteStatesError, match=r"infinite values in the states at block\.1 "):
-        make_job(model, metrics=["dataset_entropy"]).run(MemoryStore(), Silent())
+        run_held(make_job(model, metrics=["dataset_entropy"]))
 
 
 def test_views_read_ahead_of_a_plan_that_grows(model: LoadedModel) -> None:
@@ -386,29 +404,14 @@ def test_prefetching_reads_the_same(model: LoadedModel, monkeypatch: pytest.Monk
             assert [list(ids) for ids in views.rows] == [list(ids) for ids in alone.rows]
 
 
-def test_writing_behind_writes_the_same(model: LoadedModel, tmp_path: Path) -> None:
-    held = MemoryStore()
-    make_job(model).run(held, Silent())
-    store = ShardStore(tmp_path)
-    with write_behind(store) as write:
-        for index in range(2):
-            shard = held.read(index)
-            write(index, Shard(shard.prompts, np.asarray(shard.pooled), shard.values))
-    for index in range(2):
-        np.testing.assert_array_equal(
-            store.read(index).pooled[1], np.asarray(held.read(index).pooled[1])
-        )
-
-
 def test_an_error_in_writing_is_not_lost() -> None:
-    class Full(MemoryStore):
-        def write(self, index: int, shard: Shard) -> None:
-            raise OSError("no space")
+    def full(shard: EncodedShard) -> None:
+        raise OSError("no space")
 
-    nothing = Shard(np.arange(1), np.zeros((1, 1, 1, 1)), {})
+    nothing = EncodedShard(np.arange(1), np.zeros((1, 1, 1, 1)), {})
     for count in (1, 2):
-        with pytest.raises(OSError, match="no space"), write_behind(Full()) as write:
-            list(map(write, range(count), [nothing] * count))
+        with pytest.raises(OSError, match="no space"), write_behind(full) as write:
+            list(map(write, [nothing] * count))
 
 
 def test_kernels_that_a_profile_needs_are_compiled_ahead(

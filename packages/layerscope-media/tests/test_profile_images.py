@@ -173,12 +173,12 @@ def test_sub_sites_are_checked() -> None:
 
 
 def test_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from layerscope.profiling import job as jobs
-    from layerscope.profiling.encoder import ShardEncoder
+    from layerscope.profiling import encode
+    from layerscope.profiling.encode import ShardEncoder
 
     model = tiny_image_model("vit")
     whole = profile(model, IMAGES, views=2, **QUIET)
-    monkeypatch.setattr(jobs, "choose_shard_size", lambda *_args: 3)
+    monkeypatch.setattr(encode, "choose_shard_size", lambda *_args: 3)
     calls = 0
     run_shard = ShardEncoder.run
 

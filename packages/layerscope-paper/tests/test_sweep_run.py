@@ -20,7 +20,7 @@ from layerscope.engines import RayEngine
 from layerscope.engines.base import ROOM
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.progress import Silent
-from layerscope.store import ShardStore
+from layerscope.vectors import VectorSpace
 from layerscope_paper.cli import app
 from layerscope_paper.sweeps.plan import read_plan
 from layerscope_paper.sweeps.run import StepWork, Sweep, _StepProgress, sweep, write_sent_files
@@ -93,7 +93,7 @@ def test_models_take_the_options_of_every_command_unless_the_plan_sets_them(
 def test_the_same_sweep_again_encodes_nothing(
     done: Sweep, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ShardStore, "write", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr(VectorSpace, "add", lambda *_: pytest.fail("encoded again"))
     again = sweep(wanted, out=done.path)
     assert again.table.equals(done.table)
     listed = sweep(wanted, out=done.path, dry_run=True)

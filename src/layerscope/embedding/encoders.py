@@ -20,8 +20,7 @@ from layerscope.core.readout import HEAD, Readout
 from layerscope.core.sites import pick_layers
 from layerscope.core.templates import get_template
 from layerscope.data.items import PackedTexts
-from layerscope.engines import Advance, Engine, ModelRecipe, Work
-from layerscope.engines.base import ignore_progress
+from layerscope.engines import Advance, Engine, ModelRecipe, Work, ignore_progress
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models import LoadedModel
@@ -116,8 +115,6 @@ class Encoder(ABC):
 class EmbedWork(Work[slice, Embedded]):
     """The work of a worker: it takes a span of the texts and returns their vectors."""
 
-    under_way = 2
-
     def __init__(self, encoder: Encoder, texts: Sequence[str], kind: str) -> None:
         self.encoder = encoder
         self.texts = PackedTexts(texts)
@@ -129,7 +126,7 @@ class EmbedWork(Work[slice, Embedded]):
         self.encoder.open()
         self.device = self.encoder.device
 
-    def run(self, item: slice, prepared: Any, advance: Advance, common: Any) -> Embedded:
+    def run(self, item: slice, advance: Advance) -> Embedded:
         """Return the vectors of a span."""
         return self.encoder.encode(self.texts[item], self.kind, advance)
 

@@ -1,10 +1,9 @@
-"""Where work is done: in this process, or on the machines of a cluster. One file per engine."""
+"""Where work is done: in this process, or by the workers of a Ray cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from layerscope.core.options import EngineOptions
 from layerscope.engines.base import (
@@ -14,13 +13,13 @@ from layerscope.engines.base import (
     ModelRecipe,
     Work,
     driver_options,
+    ignore_progress,
     make_recipe,
 )
 from layerscope.engines.ray import RayEngine
 from layerscope.errors import InvalidValueError, UnknownNameError
 
 __all__ = [
-    "ENGINES",
     "Advance",
     "Engine",
     "LocalEngine",
@@ -29,48 +28,51 @@ __all__ = [
     "Work",
     "driver_options",
     "engine_in_use",
+    "ignore_progress",
     "make_recipe",
     "open_engine",
 ]
 
-ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "ray": RayEngine}
-
 
 def open_engine(options: EngineOptions) -> Engine:
-    """An engine from its name and settings; one that was given as an object is returned as it is.
+    """Return the engine that options name. An engine that is an object already is returned as it
+    is.
 
     >>> open_engine(EngineOptions()).name
     'local'
     """
     engine = options.engine or "local"
-    given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("address", "workers", "gpus_per_worker")
+    settings = {
+        "address": options.address,
+        "workers": options.workers,
+        "gpus_per_worker": options.gpus_per_worker,
     }
-    named = [name for name, value in given.items() if value is not None]
+    names = [name for name, value in settings.items() if value is not None]
     if isinstance(engine, Engine):
-        if named:
+        if names:
             raise InvalidValueError(
-                f"{named[0]} cannot be combined with an engine object; set it when creating the engine."
+                f"{names[0]} cannot be combined with an engine object. Set it when creating the "
+                "engine."
             )
         return engine
-    if engine not in ENGINES:
-        raise UnknownNameError("engine", str(engine), ENGINES)
-    if ENGINES[engine].remote:
-        return ENGINES[engine](**given)
-    if named:
+    if engine == "ray":
+        return RayEngine(options.address, options.workers, options.gpus_per_worker)
+    if engine != "local":
+        raise UnknownNameError("engine", str(engine), ["local", "ray"])
+    if names:
         raise InvalidValueError(
-            f"{named[0]}= is for work on a cluster: add engine='ray', or leave it out."
+            f"{names[0]}= is for work on a cluster: add engine='ray', or leave it out."
         )
-    return ENGINES[engine]()
+    return LocalEngine()
 
 
 @contextmanager
 def engine_in_use(options: EngineOptions) -> Iterator[Engine]:
-    """An engine for the length of a block. It is closed after it, unless it was given as an object:
-    its owner may go on."""
-    opened = open_engine(options)
+    """Open an engine for a block. It is closed afterwards, unless it came as an object: its owner
+    may go on."""
+    engine = open_engine(options)
     try:
-        yield opened
+        yield engine
     finally:
-        if opened is not options.engine:
-            opened.close()
+        if engine is not options.engine:
+            engine.close()

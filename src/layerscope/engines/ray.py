@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import importlib
+import itertools
 import logging
 import os
-import secrets
 import socket
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, ignore_progress
-from layerscope.engines.dispatch import Dispatch, IdleWorkers, Machine, check_request, place
+from layerscope.engines.cluster import connect, require_ray
+from layerscope.engines.workers import (
+    Job,
+    Machine,
+    Placement,
+    Refusal,
+    Worker,
+    WorkerFacts,
+    check_request,
+    place,
+)
 from layerscope.errors import LayerscopeError
-from layerscope.extras import missing
+
+__all__ = ["RayEngine"]
 
 log = logging.getLogger("layerscope")
+
+_NUMBERS = itertools.count()
 
 
 class RayEngine(Engine):
     """Workers on a Ray cluster, each an actor that opens its work once.
 
     `address` is the address of a cluster (`auto`: the one this machine belongs to). Without it,
-    `RAY_ADDRESS` is used, or a cluster is started here and stopped at the end: it listens on the
-    loopback address only and needs a token that only its own processes have. An item that fails or
-    loses its worker is tried `attempts` times; Ray starts a worker that died again. The engine
-    connects when there is something to do. Its workers stay until it is closed, so that the next
-    piece of work need not start them again.
+    `RAY_ADDRESS` is used, or a cluster is started here and stopped at the end. That cluster listens
+    on the loopback address only, and needs a token that only its own processes have. An item that
+    fails or loses its worker is tried `attempts` times; Ray starts the worker again. Workers stay
+    until the engine is closed, for the next piece of work.
 
         with RayEngine(workers=4, gpus_per_worker=1) as engine:
             layerscope.profile("smollm2-135m", "lee", engine=engine)
@@ -49,223 +59,249 @@ class RayEngine(Engine):
     ) -> None:
         require_ray()
         check_request(workers, gpus_per_worker)
-        self.address, self.workers, self.gpus_per_worker = address, workers, gpus_per_worker
-        self.attempts, self.start_timeout = attempts, start_timeout
-        self._connected_here = False
-        self._idle = IdleWorkers()
-        self._restore_output: Callable[[], object] = lambda: None
+        self.address = address
+        self.workers = workers
+        self.gpus_per_worker = gpus_per_worker
+        self.attempts = attempts
+        self.start_timeout = start_timeout
+        self._close_connection: Callable[[], None] | None = None
+        self._idle: list[Any] = []
+        self._resources: tuple[float, float] = (0, 0)
+        """The cores and GPUs of each idle worker."""
+        self._without_cuda: set[str] = set()
         self._facts: dict[str, Any] = {}
-        self.current: Dispatch | None = None  # the work that is being done
 
     @property
     def device_type(self) -> str:
-        """What workers compute on."""
-        machines = self._machines(self._connected())
+        """Return what workers compute on."""
+        machines = _machines(self._connect())
         return "cuda" if place(machines, 1, self.workers, self.gpus_per_worker).gpus else "cpu"
 
     def run(
         self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress
     ) -> Results[Result]:
-        """(number of an item, its result), as workers finish them."""
+        """Yield the number and the result of each item, as workers finish them."""
         if not items:
             return
-        ray = self._connected()
-        machines = self._machines(ray)
-        placement = place(machines, len(items), self.workers, self.gpus_per_worker, work.memory)
-        wanted = min(self.workers or 0, len(items))
-        if placement.workers < wanted:
-            log.warning(
-                "%d workers with %g GPUs each were asked for, and the cluster has %g GPUs: %d workers are started. Lower "
-                "workers=, add machines, or let workers share a GPU (gpus_per_worker=0.5).",
-                *(
-                    self.workers,
-                    placement.gpus,
-                    sum(machine.gpus for machine in machines),
-                    placement.workers,
-                ),
-            )
-        limits = (self.attempts, self.start_timeout)
-        self.current = dispatch = Dispatch(
-            ray, work, items, placement, advance, *limits, self._idle
-        )
+        ray = self._connect()
+        placement = self._place(_machines(ray), work.memory, len(items))
+        self._facts = {
+            "workers": placement.workers,
+            "gpus_per_worker": placement.gpus,
+            "replaced": 0,
+            "devices": [],
+        }
+        job = Job(next(_NUMBERS), ray.put(work), placement.threads)
+        workers = self._take_workers(ray, placement)
+        opening = {worker.open.remote(job): worker for worker in workers}
+        running: dict[Any, tuple[Any, int]] = {}
+        free: deque[Any] = deque()
+        waiting = deque(range(len(items)))
+        failures: Counter[int] = Counter()
         try:
-            yield from dispatch.results()
+            while waiting or running:
+                while free and waiting:
+                    worker = free.popleft()
+                    index = waiting.popleft()
+                    running[worker.run.remote(job, items[index])] = (worker, index)
+                timeout = None if running else self.start_timeout
+                ready, _ = ray.wait([*opening, *running], timeout=timeout)
+                if not ready:
+                    raise self._no_room(ray, placement)
+                if ready[0] in opening:
+                    free.append(opening.pop(ready[0]))
+                    self._note_facts(_opened(ray, ready[0]))
+                    continue
+                worker, index = running.pop(ready[0])
+                outcome = _outcome(ray, ready[0])
+                if isinstance(outcome, Failure) and outcome.worker_died:
+                    self._facts["replaced"] += 1
+                    # Ray starts the worker again as soon as there is room for it.
+                    reopen = worker.open.options(max_task_retries=-1)
+                    opening[reopen.remote(job)] = worker
+                else:
+                    free.append(worker)
+                if not isinstance(outcome, Failure):
+                    result, units = outcome
+                    if units:
+                        advance(units)
+                    yield index, result
+                    continue
+                failures[index] += 1
+                if failures[index] < self.attempts:
+                    waiting.appendleft(index)
+                else:
+                    reason = f"failed {self.attempts} times, the last time: {outcome.reason}"
+                    yield index, work.give_up(items[index], reason)
         finally:
-            self.current = None
-            self._facts = {
-                "workers": placement.workers,
-                "gpus_per_worker": placement.gpus,
-                "threads_per_worker": placement.threads,
-                **dispatch.facts,
-            }
+            self._keep_workers(ray, free, opening, running)
+
+    def _place(self, machines: list[Machine], memory: int, items: int) -> Placement:
+        """Return how the cluster is divided; warn where it has too few GPUs."""
+        placement = place(machines, items, self.workers, self.gpus_per_worker, memory)
+        if placement.workers < min(self.workers or 0, items):
+            log.warning(
+                "%d workers with %g GPUs each were asked for, and the cluster has %g GPUs: %d "
+                "workers are started. Lower workers=, add machines, or let workers share a GPU "
+                "(gpus_per_worker=0.5).",
+                self.workers,
+                placement.gpus,
+                sum(machine.gpus for machine in machines),
+                placement.workers,
+            )
+        return placement
+
+    def _keep_workers(
+        self,
+        ray: Any,
+        free: Iterable[Any],
+        opening: Mapping[Any, Any],
+        running: Mapping[Any, tuple[Any, int]],
+    ) -> None:
+        """Keep the workers that have nothing to do, and end the others."""
+        idle = list(free)
+        if running:  # an error, or the results are not wanted any more
+            for worker in [*opening.values(), *(worker for worker, _ in running.values())]:
+                ray.kill(worker)
+        else:
+            idle += opening.values()
+        for worker in idle:
+            worker.release.remote()
+        self._idle = idle
 
     def facts(self) -> dict[str, Any]:
-        """What did the last work."""
+        """Return what did the last work."""
         return {"name": self.name, "ray": require_ray().__version__, **self._facts}
 
     def close(self) -> None:
-        """End the workers, close the connection, and stop the cluster if it was started here."""
+        """End the workers and the connection, and stop the cluster if it was started here."""
         ray = require_ray()
         if ray.is_initialized():
-            self._idle.trim(ray, None, 0)
-        self._idle = IdleWorkers()
-        if self._connected_here:
-            ray.shutdown()
-            _read_authentication_again()
-            self._restore_output()
-            self._connected_here = False
+            for worker in self._idle:
+                ray.kill(worker)
+        self._idle = []
+        if self._close_connection is not None:
+            self._close_connection()
+            self._close_connection = None
 
-    def _connected(self) -> Any:
+    def _take_workers(self, ray: Any, placement: Placement) -> list[Any]:
+        """Return workers, those of the last work first: a new process imports torch for seconds."""
+        resources = (placement.cpus, placement.gpus)
+        workers = self._idle if resources == self._resources else []
+        workers = workers[: placement.workers]
+        for worker in self._idle:
+            if worker not in workers:  # it holds cores and GPUs
+                ray.kill(worker)
+        self._idle = []
+        self._resources = resources
+        new = ray.remote(Worker).options(
+            num_cpus=placement.cpus,
+            num_gpus=placement.gpus,
+            max_restarts=-1,
+            scheduling_strategy="SPREAD",
+        )
+        count = placement.workers - len(workers)
+        return [*workers, *(new.remote(hide_gpus=not placement.gpus) for _ in range(count))]
+
+    def _no_room(self, ray: Any, placement: Placement) -> LayerscopeError:
+        free = ray.available_resources()
+        return LayerscopeError(
+            f"no worker could start within {self.start_timeout:.0f} s: each needs "
+            f"{placement.cpus:g} cores and {placement.gpus:g} GPUs, and of the cluster "
+            f"{free.get('CPU', 0):g} cores and {free.get('GPU', 0):g} GPUs are free. End what uses "
+            "the rest, add a machine, or lower workers= or gpus_per_worker=. What was finished is "
+            "kept: run the same command again to resume."
+        )
+
+    def _note_facts(self, worker: WorkerFacts) -> None:
+        devices = self._facts["devices"]
+        if worker.device is not None and worker.device not in devices:
+            devices.append(worker.device)
+        if worker.gpus and not worker.has_cuda and worker.machine not in self._without_cuda:
+            self._without_cuda.add(worker.machine)
+            log.warning(
+                "a worker on %s was given a GPU, but its torch (%s) finds none: it uses the CPU. "
+                "Install a torch built for CUDA there (`layerscope doctor` says what it finds), or "
+                "give gpus_per_worker=0.",
+                worker.machine,
+                worker.torch,
+            )
+
+    def _connect(self) -> Any:
+        """Return ray, connected to the cluster."""
         ray = require_ray()
         if ray.is_initialized():
             return ray
-        self._check_address()
-        self._idle = IdleWorkers()  # those of an earlier connection ended with it
+        self._idle = []  # workers of an earlier connection ended with it
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
-        options = {
-            "log_to_driver": False,
-            "logging_level": logging.ERROR,
-            "namespace": "layerscope",
-        }
-        if "//" not in address:
-            options["job_config"] = _job_config()
-        self._restore_output = _redirect_output()
         try:
-            with _closed_to_others(started_here=address == "local"):
-                ray.init(address=address, include_dashboard=False, **options)
-        except (
-            ConnectionError,
-            ValueError,
-            RuntimeError,
-            OSError,
-            ray.exceptions.RayError,
-        ) as error:
-            self._restore_output()
+            # Ray would try for minutes to reach an address where nothing listens.
+            host, _, port = address.rpartition(":")
+            if host and "//" not in host and port.isdigit():
+                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+            self._close_connection = connect(ray, address)
+        except (ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
             raise self._no_cluster(error) from error
-        self._connected_here = True
         return ray
 
-    def _check_address(self) -> None:
-        """Fail early: Ray would try for minutes to reach an address where nothing listens."""
-        host, _, port = (self.address or "").rpartition(":")
-        if "//" in host or not host or not port.isdigit():
-            return
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        except OSError as error:
-            raise self._no_cluster(error) from error
-
     def _no_cluster(self, error: Exception) -> LayerscopeError:
-        where = (
-            f"no Ray cluster answers at {self.address!r}"
-            if self.address
-            else "Ray could not be started on this machine"
-        )
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        cluster = "Ray could not be started on this machine"
+        if self.address:
+            cluster = f"no Ray cluster answers at {self.address!r}"
         return LayerscopeError(
-            f"{where} ({reason}). Start one with `ray start --head`, add machines with `ray start --address HEAD:6379`, and give "
-            "address='HEAD:6379' (or 'auto' on one of its machines)."
+            f"{cluster} ({_describe(error)}). Start one with `ray start --head`, add machines with "
+            "`ray start --address HEAD:6379`, and give address='HEAD:6379' (or 'auto' on one of "
+            "its machines)."
         )
 
-    @staticmethod
-    def _machines(ray: Any) -> list[Machine]:
-        return [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
+def _machines(ray: Any) -> list[Machine]:
+    every = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [
+        Machine(part.get("CPU", 0.0), part.get("GPU", 0.0), part.get("memory", 0.0))
+        for part in every
+    ]
 
 
-@contextmanager
-def _closed_to_others(started_here: bool) -> Iterator[None]:
-    """Bind a cluster that is started in the block to the loopback address, with a token of its own.
+@dataclass(frozen=True)
+class Failure:
+    """A worker's failure at an item, which may be tried again."""
 
-    Ray would bind it to all addresses of the machine, and would keep its token in a file of the
-    home folder that other users can often read. The token is in the environment of the cluster's
-    processes, which no other user can read. The current folder is not on their path. A cluster of
-    the user's own is left as it is.
-    """
-    if not started_here:
-        yield
-        return
-    from ray._private import ray_constants
+    reason: str
+    worker_died: bool
 
-    settings = {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "PYTHONSAFEPATH": "1",
-    }
-    environment_before = {name: os.environ.get(name) for name in settings}
-    clusters_before = ray_constants.ENABLE_RAY_CLUSTER
-    os.environ.update(settings)
-    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray's own switch for "this machine alone"
-    _read_authentication_again()
+
+def _outcome(ray: Any, reference: Any) -> tuple[Any, int] | Failure:
+    """Return the result of an item and its units, or the failure; raise an error of
+    layerscope's."""
     try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = clusters_before
-        for name, value in environment_before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        outcome = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        return Failure(_describe(error), worker_died=False)
+    except ray.exceptions.RayError as error:
+        reason = f"its worker died: {_describe(error)}"
+        log.warning("%s. The worker is started again.", reason)
+        return Failure(reason, worker_died=True)
+    if isinstance(outcome, Refusal):
+        raise outcome.error()
+    result, units = outcome
+    return result, units
 
 
-def _read_authentication_again() -> None:
-    """Make Ray read its authentication settings from the environment again: it keeps the first."""
-    raylet: Any = importlib.import_module("ray._raylet")
-    raylet.Config.initialize("")
-    raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _job_config() -> Any:
-    """Return job settings by which workers import only from folders that this process imports from.
-
-    Ray puts the current folder first on the path of all workers, so that a `numpy.py` beside the
-    data would be run there. Ray has no setting for this, so its method is extended.
-    """
-    job_config: Any = importlib.import_module("ray.job_config")
-
-    class SamePath(job_config.JobConfig):
-        _py_driver_sys_path: list[str]
-
-        def _get_proto_job_config(self) -> Any:
-            folders = {os.path.abspath(folder) for folder in sys.path}
-            self._py_driver_sys_path = [
-                folder for folder in self._py_driver_sys_path if folder in folders
-            ]
-            return super()._get_proto_job_config()
-
-    return SamePath()
-
-
-def _redirect_output() -> Callable[[], object]:
-    """Send what the cluster prints to the log, until the returned function is called.
-
-    Ray prints a page on stdout, where `--json` writes, for every worker and node that dies; our own
-    warning says that a worker died. Ray has no setting for this, so its function is replaced; a
-    version without that function is left alone.
-    """
-    from ray._private import worker
-
-    before = getattr(worker, "print_to_stdstream", None)
-    if before is None:
-        return lambda: None
-
-    def to_log(data: Any, *_: Any, **__: Any) -> None:
-        for line in data.get("lines", ()):
-            log.info("%s", line)
-
-    worker.print_to_stdstream = to_log
-    return partial(setattr, worker, "print_to_stdstream", before)
-
-
-def require_ray() -> Any:
-    """The ray package, without its telemetry; says which extra is missing where it is not
-    installed."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault(
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # or Ray warns about how it hides GPUs
+def _opened(ray: Any, reference: Any) -> WorkerFacts:
+    """Return the facts of a worker that opened its work; raise where it could not."""
     try:
-        import ray
-        import ray.exceptions
-    except ImportError:
-        raise missing("ray") from None
-    return ray
+        facts = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        raise LayerscopeError(f"a worker could not start: {_describe(error)}") from error
+    if isinstance(facts, Refusal):
+        raise LayerscopeError(f"a worker could not start: {facts.message}")
+    assert isinstance(facts, WorkerFacts)
+    return facts
+
+
+def _describe(error: Exception) -> str:
+    """Return an error as one line. An error in a worker is that of the code there."""
+    source = getattr(error, "cause", None) or error
+    lines = str(source).strip().splitlines() or ["no more is known"]
+    return f"{type(source).__name__}: {lines[0].rstrip('.')}"

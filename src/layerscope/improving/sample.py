@@ -18,8 +18,7 @@ from layerscope.core.sites import site_of
 from layerscope.core.templates import get_template
 from layerscope.data.corpus import TextStream
 from layerscope.data.sampling import distinct_texts, draw_texts
-from layerscope.engines import Engine
-from layerscope.engines.base import ModelRecipe
+from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import DataError, LayerscopeError, NonFiniteStatesError
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress

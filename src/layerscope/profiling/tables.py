@@ -1,5 +1,5 @@
-"""From shards to tables: every metric at every site, with intervals, and the numbers of single
-prompts."""
+"""From encoded items to tables: every metric at every site, with intervals, and the numbers of
+single prompts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -24,22 +25,20 @@ from layerscope.metrics import (
     SiteVectors,
     estimate_prompts,
     estimate_vectors,
+    get_metric,
     many_intervals,
     normalized,
 )
 from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.tokens.fields import FLAT, SINK_POSITION, values_of
+from layerscope.profiling.encode import EncodedItems, Numbers, ProfileTask
 from layerscope.spectra import map_concurrently
-from layerscope.store import Shard
 
 __all__ = ["SiteEstimator", "SiteValues"]
 
 _BOUND_SLACK = 1e-6
 _SITES_AT_ONCE = 4  # each holds some tens of MB
 _LARGEST_SITE = 2**28  # bytes of the vectors of a site: larger ones are read one by one
-
-Numbers = Mapping[str, np.ndarray]
-"""What was measured on single prompts (sites, prompts), by field, in the order of the shards."""
 
 
 @dataclass(frozen=True)
@@ -70,37 +69,29 @@ class ProfileTable:
     warnings: Sequence[str]
 
 
-def gather_numbers(shards: Sequence[Shard]) -> Numbers:
-    """Return the numbers of finished shards; empty if none were measured."""
-    return {
-        field: np.concatenate([shard.values[field] for shard in shards], axis=1)
-        for field in shards[0].values
-    }
-
-
 def prompt_table(
     sites: Sequence[Site], plan: Plan, prompts: np.ndarray, numbers: Numbers
 ) -> pd.DataFrame:
-    """Return the per-prompt table: one row per prompt and site, by number of prompt. Undefined
-    values are empty."""
+    """Return one row per prompt and site, by number of prompt. Undefined values are empty."""
+    facts = pd.DataFrame(
+        {
+            "prompt": np.arange(len(plan.lengths)),
+            "text_key": plan.keys,
+            "tokens": plan.lengths,
+            "truncated": plan.truncated,
+        }
+    )
     if not numbers:
-        facts = {"text_key": plan.keys, "tokens": plan.lengths, "truncated": plan.truncated}
-        return pd.DataFrame({"prompt": np.arange(len(plan.lengths)), **facts})
+        return facts
     order = np.argsort(prompts, kind="stable")
-    numbered = prompts[order].repeat(len(sites))
-    table = {
-        "prompt": numbered,
-        "text_key": plan.keys[numbered],
-        "tokens": plan.lengths[numbered],
-        "truncated": plan.truncated[numbered],
-        "site": np.tile(np.array([site.name for site in sites], dtype=object), len(prompts)),
-        "layer": np.tile(np.array([site.layer for site in sites]), len(prompts)),
-    }
+    table = facts.iloc[prompts[order].repeat(len(sites))].reset_index(drop=True)
+    table["site"] = np.tile(np.array([site.name for site in sites], dtype=object), len(prompts))
+    table["layer"] = np.tile(np.array([site.layer for site in sites]), len(prompts))
     for field, values in numbers.items():
         column = values[:, order].T.ravel()  # prompt by prompt, its sites in their order
         is_count = field in (FLAT, SINK_POSITION)
         table[column_of(field)] = column.astype(np.int64) if is_count else column
-    return pd.DataFrame(table)
+    return table
 
 
 def column_of(field: str) -> str:
@@ -114,53 +105,31 @@ def column_of(field: str) -> str:
 
 
 class SiteEstimator:
-    """Estimates the metrics of a profile at each site, from finished shards.
+    """Estimates the metrics of a profile at each site, from encoded items."""
 
-    `read_numbers` gives the numbers of single prompts. It is called when they are needed: an
-    accelerator that is still computing them works on the metrics of vectors by then.
-    """
-
-    def __init__(
-        self,
-        metrics: Sequence[Metric],
-        options: Options,
-        plan: Plan,
-        shards: Sequence[Shard],
-        read_numbers: Callable[[], Numbers],
-        width: int,
-    ) -> None:
-        self.metrics = list(metrics)
-        self.options = options
-        self.shards = list(shards)
-        self.width = width
-        self.prompts = np.concatenate([shard.prompts for shard in shards])
+    def __init__(self, task: ProfileTask, encoded: EncodedItems) -> None:
+        self.metrics = [get_metric(name) for name in task.config.metrics]
+        self.options = task.config.options
+        self.encoded = encoded
+        self.rows_per_prompt = 1 + task.config.n_views
+        self.width = task.model.width
         self.failed: dict[str, str] = {}
-        self._read_numbers = read_numbers
-        self._numbers: Numbers | None = None
-        self._order = np.argsort(plan.keys[self.prompts], kind="stable")
-        self._ranks = np.argsort(self._order)
-        self._tokens = plan.lengths[self.prompts][self._order]
+        prompts = encoded.prompts
+        self._order = np.argsort(encoded.plan.keys[prompts], kind="stable")
+        self._tokens = encoded.plan.lengths[prompts][self._order]
 
-    @property
+    @cached_property
     def numbers(self) -> Numbers:
-        """The numbers that were measured on single prompts."""
-        if self._numbers is None:
-            self._numbers = self._read_numbers()
-        return self._numbers
+        """Return the numbers that were measured on single prompts. An accelerator that is still
+        computing them works on the metrics of vectors by then."""
+        return self.encoded.read_numbers()
 
     def read_site(self, index: int, device: torch.device | str = "cpu") -> SiteVectors:
         """Return the vectors of one site, sorted by the prompts' keys."""
-        ranks = torch.from_numpy(self._ranks).to(device)
-        vectors = torch.empty(0)
-        start = 0
-        for shard in self.shards:
-            block = torch.as_tensor(shard.pooled[index])
-            if not start:
-                vectors = block.new_empty((len(ranks), *block.shape[1:]), device=device)
-            vectors[ranks[start : start + len(block)]] = block.to(device)
-            start += len(block)
+        order = torch.from_numpy(self._order).to(device)
+        vectors = torch.as_tensor(self.encoded.read_vectors(index)).to(device)[order]
         views = vectors[:, 1:] if vectors.shape[1] > 1 else None
-        return SiteVectors(vectors[:, 0], views, ranks)
+        return SiteVectors(vectors[:, 0], views, torch.argsort(order))
 
     def estimate_means(self, index: int) -> SiteEstimates:
         """Return the metrics at a site that are means over prompts."""
@@ -244,10 +213,10 @@ class SiteEstimator:
         ]
 
 
-def measure_sites(estimator: SiteEstimator, sites: int) -> Iterator[SiteValues]:
+def measure_sites(estimator: SiteEstimator, count: int) -> Iterator[SiteValues]:
     """Yield the values of each site: sites side by side, one thread each."""
     _ = estimator.numbers  # once, before all threads need them
-    size = sum(np.prod(shard.pooled[0].shape) for shard in estimator.shards) * 4
+    size = 4 * len(estimator.encoded.prompts) * estimator.rows_per_prompt * estimator.width
 
     def measure(index: int) -> SiteValues:
         estimates = estimator.estimate_means(index)
@@ -255,7 +224,7 @@ def measure_sites(estimator: SiteEstimator, sites: int) -> Iterator[SiteValues]:
         return estimator.add_intervals([estimates])[0]
 
     at_once = _SITES_AT_ONCE if size <= _LARGEST_SITE else 1
-    return map_concurrently("sites", measure, range(sites), at_once)
+    return map_concurrently("sites", measure, range(count), at_once)
 
 
 def make_table(

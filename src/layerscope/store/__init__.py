@@ -1,7 +1,6 @@
 """Runs on disk: atomic, resumable, self-describing."""
 
 from layerscope.store.folder import RunFolder
-from layerscope.store.shards import Shard, ShardStore, StoredVectors
 from layerscope.store.stored import StoredRun
 
-__all__ = ["RunFolder", "Shard", "ShardStore", "StoredRun", "StoredVectors"]
+__all__ = ["RunFolder", "StoredRun"]

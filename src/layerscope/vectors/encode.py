@@ -15,13 +15,18 @@ from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout, kinds_of
 from layerscope.core.templates import Template, get_template
 from layerscope.data.items import PackedTexts
-from layerscope.engines import Advance, Engine, LocalEngine, ModelRecipe, Work
-from layerscope.engines.base import ignore_progress
+from layerscope.engines import (
+    Advance,
+    Engine,
+    LocalEngine,
+    ModelRecipe,
+    Work,
+    ignore_progress,
+)
 from layerscope.models import LoadedModel
 from layerscope.vectors.encoder import EncodeRequest, TextEncoder, TextVectors
 from layerscope.vectors.shard import Shard, text_key
 from layerscope.vectors.store import VectorSpace, VectorStore
-from layerscope.vectors.tokenize import TokenizedText
 
 __all__ = [
     "MissingTexts",
@@ -83,6 +88,7 @@ class MissingTexts:
     """The distinct texts whose vectors a space lacks, in the order in which they are encoded."""
 
     request: EncodeRequest
+    store: VectorStore
     space: VectorSpace
     texts: list[str]
     width: int
@@ -109,7 +115,7 @@ def find_missing(
         space = open_space(store, model, request.template, request.max_length)
         lacking = space.missing(keys, request.readings, request.site_names)
         missing = [text for text, is_missing in zip(distinct, lacking, strict=True) if is_missing]
-        parts.append(MissingTexts(request, space, missing, model.width))
+        parts.append(MissingTexts(request, store, space, missing, model.width))
     return parts
 
 
@@ -128,7 +134,7 @@ def encode(
     """
     if not any(part.texts for part in missing):
         return
-    missing[0].space.store.check_room(sum(part.bytes for part in missing))
+    missing[0].store.check_room(sum(part.bytes for part in missing))
     work = [(part.request, part.texts) for part in missing]
     with ThreadPoolExecutor(1) as writer:
         added = writer.submit(lambda: None)
@@ -152,17 +158,16 @@ def encode_chunks(
 
     Yield the number of the request, the texts of a chunk, and their vectors.
     """
-    chunks = [
-        Chunk(i, start, min(start + size, len(texts)))
-        for i, (request, texts) in enumerate(work)
-        for size in [_chunk_size(request, len(texts), model)]
-        for start in range(0, len(texts), size)
-    ]
+    chunks = []
+    for i, (request, texts) in enumerate(work):
+        size = _chunk_size(request, len(texts), model)
+        starts = range(0, len(texts), size)
+        chunks += [(i, slice(start, min(start + size, len(texts)))) for start in starts]
     runner = LocalEngine() if recipe is None or engine is None else engine
     chunk_work = ChunkWork(model if recipe is None else None, recipe, work)
     for number, encoded in runner.run(chunk_work, chunks, advance):
-        chunk = chunks[number]
-        yield chunk.request, work[chunk.request][1][chunk.start : chunk.stop], encoded
+        i, part = chunks[number]
+        yield i, work[i][1][part], encoded
 
 
 def _chunk_size(request: EncodeRequest, count: int, model: LoadedModel) -> int:
@@ -173,19 +178,11 @@ def _chunk_size(request: EncodeRequest, count: int, model: LoadedModel) -> int:
     return size if on_gpu else max(8, min(size, count // _PARTS))
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Some of the texts of a request, by its number and their numbers."""
+class ChunkWork(Work[tuple[int, slice], TextVectors]):
+    """Encodes some of the texts of a request: its number and a slice in, their vectors out.
 
-    request: int
-    start: int
-    stop: int
-
-
-class ChunkWork(Work[Chunk, TextVectors]):
-    """A chunk of texts in, their vectors out. Without a model, each worker opens the recipe."""
-
-    under_way = 2
+    Without a model, each worker opens the recipe.
+    """
 
     def __init__(
         self,
@@ -198,39 +195,28 @@ class ChunkWork(Work[Chunk, TextVectors]):
         self.memory = 0 if recipe is None else recipe.memory
         self.requests = [request for request, _ in work]
         self.texts = [texts if model is not None else PackedTexts(texts) for _, texts in work]
-        self._encoders: list[TextEncoder] = []
+        self._encoders: dict[EncodeRequest, TextEncoder] = {}
 
-    def open(self) -> int:
-        """Load the model. Return the tokens per batch, so that batches are the same on every
-        worker."""
+    def open(self) -> None:
+        """Load the model."""
         model = self.model
         if model is None:
             assert self.recipe is not None
             model = self.recipe.open()
         self.device = model.device.type
-        alike: dict[EncodeRequest, TextEncoder] = {}  # of tasks that follow one another
-        for request in self.requests:
-            encoder = alike.setdefault(request, TextEncoder(model, request))
-            self._encoders.append(encoder)
-        return self._encoders[0].runner.tokens
+        self._encoders = {request: TextEncoder(model, request) for request in self.requests}
 
-    def prepare(self, item: Chunk) -> list[TokenizedText]:
-        """Return the token ids of the chunk's texts."""
-        texts = self.texts[item.request][item.start : item.stop]
-        return self._encoders[item.request].tokenize(texts)
-
-    def run(
-        self, item: Chunk, prepared: list[TokenizedText], advance: Advance, common: Any
-    ) -> TextVectors:
+    def run(self, item: tuple[int, slice], advance: Advance) -> TextVectors:
         """Return the vectors of the chunk's texts."""
-        encoder = self._encoders[item.request]
-        encoder.runner.tokens = min(encoder.runner.tokens, common)
-        return encoder.run(prepared, advance)
+        number, part = item
+        encoder = self._encoders[self.requests[number]]
+        return encoder.run(encoder.tokenize(self.texts[number][part]), advance)
 
-    def name(self, item: Chunk) -> str:
+    def name(self, item: tuple[int, slice]) -> str:
         """Return in words which texts the chunk holds."""
-        template = self.requests[item.request].template.name
-        return f"texts {item.start} to {item.stop - 1} (longest first) under template {template!r}"
+        number, part = item
+        template = self.requests[number].template.name
+        return f"texts {part.start} to {part.stop - 1} (longest first) under template {template!r}"
 
 
 def read_readout(

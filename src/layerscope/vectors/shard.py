@@ -47,7 +47,7 @@ class Shard:
         keys = np.frombuffer(b"".join(self.keys), dtype=np.uint8).reshape(-1, KEY_BYTES)
         arrays: dict[str, np.ndarray] = {_KEYS: keys}
         for reading, rows in self.vectors.items():
-            arrays[VECTORS + reading] = np.asarray(rows, dtype=np.float32)
+            arrays[VECTORS + reading] = rows
         for name, values in self.numbers.items():
             arrays[NUMBERS + name] = values
         write_arrays(path, arrays, {_SITES: json.dumps(list(self.sites))})

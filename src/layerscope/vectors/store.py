@@ -2,10 +2,10 @@
 vectors back.
 
 A store is a folder of spaces. A space holds what one model yields under one set of circumstances
-(weights, revision, template, length): two descriptions that differ in anything are two
-spaces. A space is a folder of shards. Which shards there are is its listing; which texts they hold
-is read from the shards. Several processes may read and write a space at once, and may be killed at
-any time. Nobody prunes while another process works.
+(weights, revision, template, length): two descriptions that differ in anything are two spaces. A
+space is a folder of shards; its listing says which there are, and each says which texts it holds.
+Several processes may read and write a space at once, and may be killed at any time. Nobody prunes
+while another process works.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MissingVectorsError(LayerscopeError):
 
 @dataclass(frozen=True)
 class SpaceInfo:
-    """One space of a store, as it is pruned. `last_used` is in seconds since 1970."""
+    """One space of a store. `last_used` is in seconds since 1970."""
 
     key: str
     bytes: int
@@ -75,17 +75,28 @@ class VectorStore:
         """Return the space of a description, made where there is none."""
         key = space_key(description)
         if key not in self._spaces:
-            self._spaces[key] = VectorSpace(self, key, description)
+            folder = self.folder(key)
+            if not folder.resolve().is_relative_to(self.root.resolve()):
+                raise RunFolderError(
+                    f"{folder} leads out of the embedding store {self.root} through a link. Remove "
+                    "the link."
+                )
+            file = folder / DESCRIPTION
+            if not file.exists():
+                atomic.write_text(file, json.dumps(description, indent=2))
+            with contextlib.suppress(OSError):  # a disk that can only be read
+                os.utime(file)
+            self._spaces[key] = VectorSpace(folder)
         return self._spaces[key]
 
     def size(self) -> int:
         """Return the bytes on disk, all files counted."""
-        return bytes_in(self.root)
+        return _bytes_in(self.root)
 
     def spaces(self) -> list[SpaceInfo]:
         """Return all spaces, least recently used first."""
         infos = [
-            SpaceInfo(file.parent.name, bytes_in(file.parent), file.stat().st_mtime)
+            SpaceInfo(file.parent.name, _bytes_in(file.parent), file.stat().st_mtime)
             for file in self.root.glob(f"??/*/{DESCRIPTION}")
         ]
         return sorted(infos, key=lambda info: (info.last_used, info.key))
@@ -121,12 +132,10 @@ class VectorStore:
 
 
 class VectorSpace:
-    """Vectors and numbers of texts; made by `VectorStore.space`."""
+    """Vectors and numbers of texts in a folder of shards."""
 
-    def __init__(self, store: VectorStore, key: str, description: Mapping[str, Any]) -> None:
-        self.store = store
-        self.key = key
-        self.folder = store.folder(key)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._shards: list[StoredShard] = []
         self._read: set[str] = set()
         self._discarded: set[str] = set()
@@ -134,18 +143,20 @@ class VectorSpace:
         # The place of each text, by the columns that its shard has: the shard's number and, in
         # 32 bits, the row.
         self._places: dict[frozenset[Column], dict[bytes, int]] = {}
-        self._refuse_link()
-        file = self.folder / DESCRIPTION
-        if not file.exists():
-            atomic.write_text(file, json.dumps(description, indent=2))
-        with contextlib.suppress(OSError):  # a disk that can only be read
-            os.utime(file)
-        self._remove_abandoned()
+        for path in atomic.parts_in(folder):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < time.time() - _ABANDONED_S:
+                    path.unlink()
         self.refresh()
 
     @property
+    def key(self) -> str:
+        """Return the key of the space's description."""
+        return self.folder.name
+
+    @property
     def texts(self) -> int:
-        """The number of distinct texts of which there is something."""
+        """Return the number of distinct texts of which there is something."""
         return len(set().union(*self._places.values()))
 
     def missing(
@@ -164,18 +175,21 @@ class VectorSpace:
         self.refresh()
         columns: list[Column] = [(VECTORS + name, site) for name in readings for site in sites]
         columns += [(NUMBERS + name, None) for name in numbers]
-        # Columns that lie in the same shards: one of them says where.
-        alike: dict[tuple[bool, ...], list[Column]] = {}
-        for column in columns:
-            alike.setdefault(tuple(column in held for held in self._places), []).append(column)
-        lacking = np.zeros(len(keys), dtype=bool)
-        for group in alike.values():
-            places = self._locate(keys, group[0])
-            lacking |= places < 0
+        is_there = np.zeros((len(columns), len(keys)), dtype=bool)
+        for held, rows in self._places.items():
+            indices = [i for i, column in enumerate(columns) if column in held]
+            places = _look_up(rows, keys)
             for number in np.unique(places[places >= 0] >> 32):
-                if not self._is_whole(self._shards[number], group):
+                shard = self._shards[number]
+                try:
+                    shard.compare(columns[i] for i in indices)
+                except OSError as error:
+                    raise _unreadable(error) from error
+                except DamagedFileError as error:
+                    self._discard(shard.file.path, error)
                     return self.missing(keys, readings, sites, numbers)
-        return lacking
+            is_there[indices] |= places >= 0
+        return np.asarray(~is_there.all(axis=0))
 
     def add(self, shard: Shard) -> None:
         """Store a shard: it is there when this returns. Where this is interrupted, none of it is."""
@@ -185,7 +199,7 @@ class VectorSpace:
             self._open_shard(name)
 
     def read(self, keys: Sequence[bytes], reading: str, site: str) -> np.ndarray:
-        """Return the vectors (texts, width) of a reading at a site, as float32."""
+        """Return the vectors (texts, width) of a reading at a site."""
         return self._gather(keys, (VECTORS + reading, site))
 
     def read_numbers(self, keys: Sequence[bytes], name: str, site: str | None = None) -> np.ndarray:
@@ -215,26 +229,12 @@ class VectorSpace:
         except DamagedFileError as error:
             self._discard(path, error)
             return
-        except FileNotFoundError:  # removed a moment ago
-            return
         except OSError as error:
             raise _unreadable(error) from error
         first = len(self._shards) << 32
         self._shards.append(shard)
         places = self._places.setdefault(shard.columns, {})
         places.update(zip(shard.keys, itertools.count(first)))
-
-    def _is_whole(self, shard: StoredShard, columns: Sequence[Column]) -> bool:
-        """Compare columns of a shard with their checksums; discard the shard if one differs."""
-        try:
-            shard.compare(columns)
-        except OSError as error:
-            raise _unreadable(error) from error
-        except DamagedFileError as error:
-            self._discard(shard.file.path, error)
-            self.refresh()
-            return False
-        return True
 
     def _discard(self, path: Path, error: DamagedFileError) -> None:
         log.warning(
@@ -250,9 +250,8 @@ class VectorSpace:
         """Return the place of a column of each text; −1 where there is none."""
         places = np.full(len(keys), -1)
         for columns, rows in self._places.items():
-            if column in columns:  # looked up without a loop of Python's
-                located = map(rows.get, keys, itertools.repeat(-1))
-                places = np.maximum(places, np.fromiter(located, np.int64, len(keys)))
+            if column in columns:
+                places = np.maximum(places, _look_up(rows, keys))
         return places
 
     def _gather(self, keys: Sequence[bytes], column: Column) -> np.ndarray:
@@ -269,14 +268,11 @@ class VectorSpace:
                 f"the embedding store has no {name!r}{place} for {len(missing)} of {len(keys)} "
                 f"texts (first: text number {missing[0]}) in {self.folder}. Encode them first."
             )
-        if not len(keys):
-            return np.empty((0, 0))
-        shards = places >> 32
-        rows = places & 0xFFFFFFFF
-        order = np.lexsort((rows, shards))
-        gathered: np.ndarray | None = None
-        for at in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
-            shard = self._shards[int(shards[at[0]])]
+        gathered = np.empty((0, 0))
+        order = np.argsort(places)
+        ends = np.flatnonzero(np.diff(places[order] >> 32)) + 1
+        for texts in np.split(order, ends) if len(keys) else ():
+            shard = self._shards[places[texts[0]] >> 32]
             try:
                 values = shard.read(*column)
             except OSError as error:
@@ -289,31 +285,19 @@ class VectorSpace:
                     "and has been discarded. Run the same command again: its texts are encoded "
                     "again."
                 ) from error
-            if gathered is None:
+            if not len(gathered):
                 gathered = np.empty((len(keys), *values.shape[1:]), dtype=values.dtype)
-            gathered[at] = values[rows[at]]
-        assert gathered is not None
+            gathered[texts] = values[places[texts] & 0xFFFFFFFF]
         return gathered
 
-    def _refuse_link(self) -> None:
-        """Raise where the folder of the space is reached through a link that leads elsewhere."""
-        root = self.store.root
-        if not self.folder.resolve().is_relative_to(root.resolve()):
-            raise RunFolderError(
-                f"{self.folder} leads out of the embedding store {root} through a link. Remove "
-                "the link."
-            )
 
-    def _remove_abandoned(self) -> None:
-        """Remove what a killed writer left, old enough to be nobody's work in progress."""
-        before = time.time() - _ABANDONED_S
-        for path in atomic.parts_in(self.folder):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < before:
-                    path.unlink()
+def _look_up(rows: Mapping[bytes, int], keys: Sequence[bytes]) -> np.ndarray:
+    """Return the row of each key, −1 where there is none, without a loop of Python's."""
+    places = map(rows.get, keys, itertools.repeat(-1))
+    return np.fromiter(places, np.int64, len(keys))
 
 
-def bytes_in(folder: Path) -> int:
+def _bytes_in(folder: Path) -> int:
     """Return the bytes of all files under a folder."""
     total = 0
     for place, _, names in os.walk(folder):

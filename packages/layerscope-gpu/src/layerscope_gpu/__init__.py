@@ -21,7 +21,7 @@ from layerscope_gpu.eigenvalues import (
 )
 from layerscope_gpu.passes import fast_passes, find_shortcuts
 
-INTERFACE = 7
+INTERFACE = 8
 """Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses
 another than its own."""
 

@@ -19,10 +19,18 @@ from layerscope.capture import Batch
 from layerscope.forward import Plan, join_plan, read_rows, rows_by_number, shards_by_length
 from layerscope.metrics.vectors import FOLDS
 from layerscope.models import ItemReader, Part, Row, ViewInputs, ViewSettings
-from layerscope.profiling.encode import MemoryStore, ProfileTask, residual_error, start_bar
-from layerscope.profiling.encoder import ShardEncoder, index_on, make_reducer
+from layerscope.profiling.encode import (
+    EncodedItems,
+    EncodedShard,
+    Numbers,
+    ProfileTask,
+    ShardEncoder,
+    index_on,
+    make_reducer,
+    residual_error,
+    start_bar,
+)
 from layerscope.progress import Progress
-from layerscope.store import Shard, ShardStore
 from layerscope_gpu import factors
 from layerscope_gpu.cuda import architecture_of, compile_ahead
 from layerscope_gpu.eigenvalues import kernel_source
@@ -69,16 +77,15 @@ def reading_kernels(width: int, dtype: torch.dtype) -> list[str]:
 def encode_shards(
     task: ProfileTask,
     plan: Plan,
-    store: ShardStore | MemoryStore,
-    missing: list[int],
+    shards: list[np.ndarray],
+    store: Callable[[EncodedShard], None],
     bar: Progress,
 ) -> int:
-    """Encode shards for a store on the disk, which is written while the next is computed; returns
-    how many views were empty."""
+    """Encode shards, each of which is stored while the next is computed; return how many views were
+    empty."""
     compile_for_profile(task)
     with ExitStack() as stack:
         reducer = stack.enter_context(make_reducer(task.model, task.sites, task.config))
-        shards = [plan.shards[i] for i in missing]
         prefetcher = stack.enter_context(
             Prefetcher(task.reader, plan, shards, task.config.view_settings)
         )
@@ -86,30 +93,28 @@ def encode_shards(
             task.reader, task.model, reducer, task.config, task.batch_size, prefetcher=prefetcher
         )
         write = stack.enter_context(write_behind(store))
-        for index in missing:
-            write(index, encoder.run_ahead(plan, plan.shards[index], bar.advance))
+        for shard in shards:
+            write(encoder.run_ahead(plan, shard, bar.advance))
         return encoder.empty_views
 
 
-def encode_in_memory(
-    task: ProfileTask, store: MemoryStore, bar: Progress, shard_size: int
-) -> tuple[Plan, dict[str, Any]]:
+def encode_in_memory(task: ProfileTask, bar: Progress) -> EncodedItems:
     """Plan and encode items whose shards stay in memory. The first are run while the others are
     still looked at."""
     model, config, reader = task.model, task.config, task.reader
-    facts: dict[str, Any] = {"resumed_prompts": 0, "residual_error": None, "empty_views": 0}
+    error = None
     compile_for_profile(task)
     with ExitStack() as stack:
         stack.callback(reader.stop_views)
         inside = any(site.part for site in task.sites)
         planner = stack.enter_context(
-            EarlyPlanner(reader, shard_size, early=not inside, per_batch=task.items_per_batch)
+            EarlyPlanner(reader, task.shard_size, early=not inside, per_batch=task.items_per_batch)
         )
         # after the first items have been tokenized, which a dozen processes that start up would
         # hold up
         reader.start_views(config.view_settings, len(task.items))
         if inside:  # before there are other hooks
-            facts["residual_error"] = residual_error(task, planner.plan())
+            error = residual_error(task, planner.plan())
         reducer = stack.enter_context(make_reducer(model, task.sites, config))
         encoder = DeviceEncoder(reader, model, reducer, config, task.batch_size, on_device=True)
         pending = deque[PendingShard]()
@@ -127,9 +132,28 @@ def encode_in_memory(
             plan = planner.plan()
             prefetcher.add(plan, plan.shards[early:])
         start_bar(task, plan, bar, sum(len(shard.shard) for shard in pending))
-        _run_in_memory(encoder, prefetcher, plan, pending, store, bar)
-        facts["empty_views"] = encoder.empty_views
-    return plan, facts
+        encoded, finish_last = _run_in_memory(encoder, prefetcher, plan, pending, bar)
+
+    def read_vectors(site: int) -> Tensor:
+        return torch.cat([shard.pooled[site] for shard in encoded])
+
+    def read_numbers() -> Numbers:
+        # The host waits for the GPU's last passes now.
+        shards = [*encoded[:-1], finish_last()]
+        return {
+            field: np.concatenate([shard.numbers[field] for shard in shards], axis=1)
+            for field in shards[-1].numbers
+        }
+
+    prompts = np.concatenate(plan.shards)
+    return EncodedItems(
+        plan,
+        prompts,
+        read_vectors,
+        read_numbers,
+        empty_views=encoder.empty_views,
+        residual_error=error,
+    )
 
 
 def _run_in_memory(
@@ -137,15 +161,18 @@ def _run_in_memory(
     prefetcher: Prefetcher,
     plan: Plan,
     pending: deque[PendingShard],
-    store: MemoryStore,
     bar: Progress,
-) -> None:
+) -> tuple[list[EncodedShard], Callable[[], EncodedShard]]:
     """Run every shard of a plan, some of which are pending. A GPU that would wait for views gets
     the next items instead.
 
+    Return the shards. Of the last one the GPU is still at work; the function waits for it, checks
+    it, and returns it with its numbers.
+
     Which items share a batch does not depend on how long views take.
     """
-    views, queued, written = encoder.config.n_views, deque[QueuedShard](), 0
+    views, queued = encoder.config.n_views, deque[QueuedShard]()
+    encoded: list[EncodedShard] = []
     left, at_once = plan.shards[len(pending) :], MOST_PENDING if views else 1
     waiting = deque(left[i : i + at_once] for i in range(0, len(left), at_once))
     while waiting or pending or queued:
@@ -166,20 +193,19 @@ def _run_in_memory(
         # the host waits for a shard while another one's passes are queued; for the last one when it
         # has queued the metrics
         while len(queued) > 1:
-            store.write(written, encoder.finish(queued.popleft()))
-            written += 1
+            encoded.append(encoder.finish(queued.popleft()))
         if queued and not waiting and not pending:
-            last = queued.popleft()
-            store.promise(
-                written,
-                Shard(last.pending.shard, last.pending.pooled, {}),  # type: ignore[arg-type]
-                partial(encoder.finish, last),
-            )
+            break
+    last = queued.popleft()
+    encoded.append(EncodedShard(last.pending.shard, last.pending.pooled, {}))
+    return encoded, partial(encoder.finish, last)
 
 
 @contextmanager
-def write_behind(store: ShardStore | MemoryStore) -> Iterator[Callable[[int, Shard], None]]:
-    """Writes shards to a store while the next is computed: a GPU does not wait for the disk.
+def write_behind(
+    store: Callable[[EncodedShard], None],
+) -> Iterator[Callable[[EncodedShard], None]]:
+    """Store shards while the next is computed: a GPU does not wait for the disk.
 
     One shard at most is being written; an error in writing it is raised by the next call, or at the
     end.
@@ -187,11 +213,11 @@ def write_behind(store: ShardStore | MemoryStore) -> Iterator[Callable[[int, Sha
     last: Future[None] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="layerscope-writing") as thread:
 
-        def write(index: int, shard: Shard) -> None:
+        def write(shard: EncodedShard) -> None:
             nonlocal last
             if last is not None:
                 last.result()
-            last = thread.submit(store.write, index, shard)
+            last = thread.submit(store, shard)
 
         yield write
         if last is not None:
@@ -230,7 +256,9 @@ class DeviceEncoder(ShardEncoder):
         super().__init__(*given)
         self.on_device, self.prefetcher = on_device, prefetcher
 
-    def run_ahead(self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]) -> Shard:
+    def run_ahead(
+        self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]
+    ) -> EncodedShard:
         """Encode one shard's items and their views, which are read ahead."""
         pending = self.run_items_of(plan, [shard], advance)[0]
         if self.config.n_views:
@@ -300,17 +328,14 @@ class DeviceEncoder(ShardEncoder):
         values = None if pending.values is None else Sent(pending.values)
         return QueuedShard(pending, Sent(finite), values)
 
-    def finish(self, queued: QueuedShard) -> Shard:
+    def finish(self, queued: QueuedShard) -> EncodedShard:
         """Wait for a shard and check it."""
         pooled = queued.pending.pooled
         if not bool(queued.finite.get()):
             self.reducer.check(pooled)  # which finds the site and raises
         numbers = {} if queued.values is None else self.named(queued.values.get())
-        return Shard(
-            queued.pending.shard,
-            pooled if self.on_device else pooled.cpu().numpy(),  # type: ignore[arg-type]
-            numbers,
-        )
+        rows = pooled if self.on_device else pooled.cpu().numpy()
+        return EncodedShard(queued.pending.shard, rows, numbers)
 
 
 # What is run first, while the other items are looked at: a GPU has to do longer than the host takes

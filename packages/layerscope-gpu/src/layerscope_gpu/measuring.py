@@ -71,7 +71,7 @@ def measure_prompts(estimator: SiteEstimator, indices: range) -> list[SiteValues
         for metric in estimator.metrics
         if metric.info.level == "tokens"
     )
-    at_once = max(1, _NUMBERS_HELD // max(1, numbers * len(estimator.prompts)))
+    at_once = max(1, _NUMBERS_HELD // max(1, numbers * len(estimator.encoded.prompts)))
     measured: list[SiteValues] = []
     for start in range(0, len(indices), at_once):
         made = [estimator.estimate_means(index) for index in indices[start : start + at_once]]
@@ -97,8 +97,8 @@ def _add(
 
 def sites_together(estimator: SiteEstimator, device: torch.device) -> int:
     """Return how many sites fit into memory together."""
-    shape = estimator.shards[0].pooled[0].shape
-    prompts, views, width = len(estimator.prompts), shape[1], shape[2]
+    prompts = len(estimator.encoded.prompts)
+    views, width = estimator.rows_per_prompt, estimator.width
     side = min(prompts, width)
     # bytes: float32, and half as much for what a few sites need in float64
     folds = 6 * (FOLDS + 1) * side * side

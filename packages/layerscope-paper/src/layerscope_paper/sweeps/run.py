@@ -16,8 +16,7 @@ from layerscope.cache import cache_dir
 from layerscope.command import Command, make_manifest
 from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.data import Corpus
-from layerscope.engines import Advance, Engine, Work
-from layerscope.engines.base import ignore_progress
+from layerscope.engines import Advance, Engine, Work, ignore_progress
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, StoredRun, atomic
@@ -232,7 +231,7 @@ class StepWork(Work[Step, StepResult]):
         self.mark = f"{self.out} {time.time_ns()}"
         atomic.write_text(self.out / _MARK, self.mark)
 
-    def run(self, item: Step, prepared: Any, advance: Advance, common: Any) -> StepResult:
+    def run(self, item: Step, advance: Advance) -> StepResult:
         """Run it in the sweep's folder where this machine sees it, else in its own cache."""
         shared = self._sees_the_folder()
         # a machine's own cache is kept, so that a step that comes back to it resumes

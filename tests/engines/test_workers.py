@@ -1,13 +1,16 @@
-"""How a cluster is divided among workers."""
+"""How a cluster is divided among workers, and how errors come back from them."""
 
 from __future__ import annotations
+
+import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerscope.engines.dispatch import Machine, Placement, place
-from layerscope.errors import LayerscopeError
+from layerscope.engines.workers import Machine, Placement, Refusal, check_request, place
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.extras import MissingExtraError
 
 GB = 2**30
 
@@ -56,12 +59,16 @@ def test_no_more_workers_than_items() -> None:
         (0, None, "1 or more, not 0"),
         (None, -1.0, "not -1"),
         (None, 1.5, r"not 1\.5"),
-        (None, 2.0, "no machine of the cluster has more than 1"),
     ],
 )
 def test_wrong_requests(workers: int | None, gpus: float | None, message: str) -> None:
     with pytest.raises(LayerscopeError, match=message):
-        place([machine(4, gpus=1)], 10, workers, gpus)
+        check_request(workers, gpus)
+
+
+def test_more_gpus_than_a_machine_has() -> None:
+    with pytest.raises(LayerscopeError, match="no machine of the cluster has more than 1"):
+        place([machine(4, gpus=1)], 10, None, 2.0)
 
 
 @given(
@@ -75,3 +82,13 @@ def test_workers_fit_where_they_are_asked_for(cores: list[int], workers: int, it
         assert found.threads == found.cpus
     else:
         assert workers > sum(cores)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UnknownNameError("site", "x", ["y"]), MissingExtraError("it", "ray"), LayerscopeError("no")],
+)
+def test_an_error_of_layerscope_keeps_its_class_and_words(error: LayerscopeError) -> None:
+    refusal = pickle.loads(pickle.dumps(Refusal(type(error), str(error))))
+    assert type(refusal.error()) is type(error)
+    assert str(refusal.error()) == str(error)
