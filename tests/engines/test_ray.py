@@ -72,16 +72,16 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
 ) -> None:
     killed = []
 
-    def kill_one_that_works() -> None:
-        working = [
+    def kill_a_worker() -> None:
+        workers = [
             process
             for process in psutil.process_iter(["cmdline"])
-            if "ray::Worker.run" in " ".join(process.info["cmdline"] or ())
+            if "ray::Worker" in " ".join(process.info["cmdline"] or ())
         ]
-        killed.append(working[0].pid)
-        working[0].kill()
+        killed.append(workers[0].pid)
+        workers[0].kill()
 
-    writes = Writes(monkeypatch, kill_one_that_works)
+    writes = Writes(monkeypatch, kill_a_worker)
     run = profile(model_folder, prompts, engine=engine, **settings)
     assert killed
     writes.assert_each_once(prompts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import socket
@@ -29,8 +28,6 @@ __all__ = ["RayEngine"]
 
 log = logging.getLogger("layerscope")
 
-_NUMBERS = itertools.count()
-
 
 class RayEngine(Engine):
     """Workers on a Ray cluster, each an actor that opens its work once.
@@ -38,8 +35,8 @@ class RayEngine(Engine):
     `address` is the address of a cluster (`auto`: the one this machine belongs to). Without it,
     `RAY_ADDRESS` is used, or a cluster is started here and stopped at the end. That cluster listens
     on the loopback address only, and needs a token that only its own processes have. An item that
-    fails or loses its worker is tried `attempts` times; Ray starts the worker again. Workers stay
-    until the engine is closed, for the next piece of work.
+    fails or loses its worker is tried `attempts` times. Workers stay until the engine is closed,
+    for the next piece of work.
 
         with RayEngine(workers=4, gpus_per_worker=1) as engine:
             layerscope.profile("smollm2-135m", "lee", engine=engine)
@@ -91,9 +88,12 @@ class RayEngine(Engine):
             "replaced": 0,
             "devices": [],
         }
-        job = Job(next(_NUMBERS), ray.put(work), placement.threads)
-        workers = self._take_workers(ray, placement)
-        opening = {worker.open.remote(job): worker for worker in workers}
+        job = Job(ray.put(work), placement.threads)
+        idle = self._take_idle(ray, placement)
+        opening = {worker.open.remote(job): worker for worker in idle}
+        for _ in range(placement.workers - len(idle)):
+            worker = _start_worker(ray, placement)
+            opening[worker.open.remote(job)] = worker
         running: dict[Any, tuple[Any, int]] = {}
         free: deque[Any] = deque()
         waiting = deque(range(len(items)))
@@ -103,22 +103,29 @@ class RayEngine(Engine):
                 while free and waiting:
                     worker = free.popleft()
                     index = waiting.popleft()
-                    running[worker.run.remote(job, items[index])] = (worker, index)
+                    running[worker.run.remote(items[index])] = (worker, index)
                 timeout = None if running else self.start_timeout
                 ready, _ = ray.wait([*opening, *running], timeout=timeout)
                 if not ready:
                     raise self._no_room(ray, placement)
                 if ready[0] in opening:
-                    free.append(opening.pop(ready[0]))
-                    self._note_facts(_opened(ray, ready[0]))
+                    worker = opening.pop(ready[0])
+                    try:
+                        self._note_facts(_opened(ray, ready[0]))
+                        free.append(worker)
+                    except ray.exceptions.RayError as error:
+                        if worker not in idle:
+                            reason = _describe(error)
+                            raise LayerscopeError(f"a worker could not start: {reason}") from error
+                        worker = _start_worker(ray, placement)  # the other ended while it was idle
+                        opening[worker.open.remote(job)] = worker
                     continue
                 worker, index = running.pop(ready[0])
                 outcome = _outcome(ray, ready[0])
                 if isinstance(outcome, Failure) and outcome.worker_died:
                     self._facts["replaced"] += 1
-                    # Ray starts the worker again as soon as there is room for it.
-                    reopen = worker.open.options(max_task_retries=-1)
-                    opening[reopen.remote(job)] = worker
+                    worker = _start_worker(ray, placement)  # as soon as there is room for it
+                    opening[worker.open.remote(job)] = worker
                 else:
                     free.append(worker)
                 if not isinstance(outcome, Failure):
@@ -184,8 +191,9 @@ class RayEngine(Engine):
             self._close_connection()
             self._close_connection = None
 
-    def _take_workers(self, ray: Any, placement: Placement) -> list[Any]:
-        """Return workers, those of the last work first: a new process imports torch for seconds."""
+    def _take_idle(self, ray: Any, placement: Placement) -> list[Any]:
+        """Return the workers of the last work, as far as they fit the next: a new process imports
+        torch for seconds."""
         resources = (placement.cpus, placement.gpus)
         workers = self._idle if resources == self._resources else []
         workers = workers[: placement.workers]
@@ -194,14 +202,7 @@ class RayEngine(Engine):
                 ray.kill(worker)
         self._idle = []
         self._resources = resources
-        new = ray.remote(Worker).options(
-            num_cpus=placement.cpus,
-            num_gpus=placement.gpus,
-            max_restarts=-1,
-            scheduling_strategy="SPREAD",
-        )
-        count = placement.workers - len(workers)
-        return [*workers, *(new.remote(hide_gpus=not placement.gpus) for _ in range(count))]
+        return workers
 
     def _no_room(self, ray: Any, placement: Placement) -> LayerscopeError:
         free = ray.available_resources()
@@ -280,7 +281,7 @@ def _outcome(ray: Any, reference: Any) -> tuple[Any, int] | Failure:
         return Failure(_describe(error), worker_died=False)
     except ray.exceptions.RayError as error:
         reason = f"its worker died: {_describe(error)}"
-        log.warning("%s. The worker is started again.", reason)
+        log.warning("%s. Another one is started.", reason)
         return Failure(reason, worker_died=True)
     if isinstance(outcome, Refusal):
         raise outcome.error()
@@ -288,12 +289,19 @@ def _outcome(ray: Any, reference: Any) -> tuple[Any, int] | Failure:
     return result, units
 
 
+def _start_worker(ray: Any, placement: Placement) -> Any:
+    """Return a new worker, which starts as soon as there is room for it."""
+    options = {
+        "num_cpus": placement.cpus,
+        "num_gpus": placement.gpus,
+        "scheduling_strategy": "SPREAD",
+    }
+    return ray.remote(Worker).options(**options).remote(hide_gpus=not placement.gpus)
+
+
 def _opened(ray: Any, reference: Any) -> WorkerFacts:
     """Return the facts of a worker that opened its work; raise where it could not."""
-    try:
-        facts = ray.get(reference)
-    except ray.exceptions.RayError as error:
-        raise LayerscopeError(f"a worker could not start: {_describe(error)}") from error
+    facts = ray.get(reference)
     if isinstance(facts, Refusal):
         raise LayerscopeError(f"a worker could not start: {facts.message}")
     assert isinstance(facts, WorkerFacts)

@@ -110,7 +110,6 @@ class Refusal:
 class Job:
     """A piece of work as workers get it: `work` is its reference in Ray's store."""
 
-    number: int
     work: Any
     threads: int
     version: str = VERSION
@@ -134,7 +133,6 @@ class Worker:
         if hide_gpus:  # Ray leaves all GPUs visible to a worker that asked for none
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         self._work: Any = None
-        self._number: int | None = None
 
     def open(self, job: Job) -> WorkerFacts | Refusal:
         """Get ready for a piece of work."""
@@ -154,7 +152,6 @@ class Worker:
             self._work.open()
         except LayerscopeError as error:
             return Refusal(type(error), f"on {platform.node()}: {error}")
-        self._number = job.number
         return WorkerFacts(
             platform.node(),
             len(ray.get_gpu_ids()),
@@ -163,12 +160,8 @@ class Worker:
             self._work.device,
         )
 
-    def run(self, job: Job, item: Any) -> tuple[Any, int] | Refusal:
+    def run(self, item: Any) -> tuple[Any, int] | Refusal:
         """Return the result of an item, and how many units it was."""
-        if self._number != job.number:  # it was started again
-            facts = self.open(job)
-            if isinstance(facts, Refusal):
-                return facts
         units: list[int] = []
         try:
             return self._work.run(item, units.append), sum(units)
@@ -182,7 +175,6 @@ class Worker:
         if self._work is not None:
             self._work.close()
         self._work = None
-        self._number = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
