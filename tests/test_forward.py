@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from layerscope.capture import Anatomy, Batch
 from layerscope.core import plugins
-from layerscope.data.items import Items, content_key
-from layerscope.data.kinds import ItemKind, item_kinds
+from layerscope.data.items import ItemKind, Items, content_key, item_kinds
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings

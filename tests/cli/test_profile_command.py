@@ -163,7 +163,7 @@ def test_another_run_in_the_folder_is_refused(cli: Cli, model_folder: Path, data
         ("--final-norm", "row", ["unknown final_norm 'row'", "Did you mean 'raw'"]),
         ("--model-option", "dtype=bfloat", ["unknown dtype 'bfloat'", "Did you mean 'bfloat16'"]),
         ("--device", "cdua", ["unknown device 'cdua'", "Did you mean 'cuda'"]),
-        ("--option", "augmenter=nlpag", ["unknown augmenter 'nlpag'", "Did you mean 'nlpaug'"]),
+        ("--option", "augmenter=buildin", ["'buildin'", "Did you mean 'builtin'"]),
         ("--rows", "centred-unit", ["unknown rows 'centred-unit'", "Did you mean 'centered-unit'"]),
         ("--option", "text_filter=papre", ["'papre'", "paper"]),
         ("--alpha", "-1", ["alpha must be a number >= 0"]),

@@ -1,32 +1,14 @@
-"""Items of every kind: what they have in common, and how texts are packed for other processes."""
+"""Items of every kind: what they have in common."""
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from layerscope.core.options import DataOptions
 from layerscope.data import Corpus
-from layerscope.data.items import Items, PackedTexts, content_key, is_items
-from layerscope.data.kinds import get_kind, open_items
+from layerscope.data.items import Items, content_key, get_kind, is_items, open_items
 from layerscope.errors import DataError
-
-
-@given(st.lists(st.text(st.characters())))  # surrogates included: files hold some
-def test_texts_come_back_as_they_were(texts: list[str]) -> None:
-    held = pickle.loads(pickle.dumps(PackedTexts(texts)))
-    assert list(held) == texts
-    assert held[1:] == texts[1:]
-    assert len(held) == len(texts)
-
-
-def test_an_index_out_of_range_is_an_error() -> None:
-    with pytest.raises(IndexError):
-        PackedTexts(["a"])[1]
 
 
 def test_texts_are_items() -> None:
@@ -34,9 +16,7 @@ def test_texts_are_items() -> None:
     assert is_items(items)
     assert items.kind == "texts"
     assert items.keys.dtype == np.uint64
-    assert len(items.keys) == len(items) == len(items.packed()) == 3
-    assert items.packed().fingerprint == items.fingerprint
-    assert (items.packed().keys == items.keys).all()
+    assert len(items.keys) == len(items) == 3
 
 
 def test_keys_come_from_the_content() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from layerscope.data import load_corpus
-from layerscope.data.corpus import is_heading, make_text_filter
+from layerscope.data.filters import is_heading, make_text_filter
 from layerscope.errors import DataError, UnknownNameError
 
 PARAGRAPH = " Valkyria Chronicles III is a tactical role @-@ playing game " * 4

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerscope.catalogue import Entry, Origin
 from layerscope.core.templates import TEMPLATES
-from layerscope.data.catalogue import CORPORA
+from layerscope.data.corpus import CORPORA
 from layerscope.evaluation import loop
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry

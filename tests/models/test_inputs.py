@@ -6,7 +6,7 @@ import pytest
 
 from layerscope.errors import InvalidValueError, ModelError
 from layerscope.models import LoadedModel, inputs
-from layerscope.models.inputs import tokenizer_explained
+from layerscope.models.loaded import tokenizer_explained
 from tests.tiny import tiny_model
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
@@ -35,14 +35,14 @@ def test_a_text_is_cut_by_characters_before_it_is_tokenized(
     model = tiny_model("bert")
     words = [" ".join(f"word{(i * k) % 17}" for k in range(400)) for i in range(texts)]
     whole = model.tokenize(words, 12)
-    monkeypatch.setattr(inputs, "_CHARACTERS_AT_LEAST", 40)
+    monkeypatch.setattr(inputs, "_MIN_CHARACTERS", 40)
     monkeypatch.setattr(inputs, "_CHARACTERS_PER_TOKEN", 2)
     assert max(map(len, inputs.cut_by_characters(words, 12)[0])) == 64 < len(words[0])
     block = model.tokenize(words, 12)
     assert block.ids == whole.ids
     assert all(block.truncated)
     # a head with too few tokens is no head: the text is tokenized whole
-    monkeypatch.setattr(inputs, "_CHARACTERS_AT_LEAST", 5)
+    monkeypatch.setattr(inputs, "_MIN_CHARACTERS", 5)
     monkeypatch.setattr(inputs, "_CHARACTERS_PER_TOKEN", 0)
     assert model.tokenize(words, 12).ids == whole.ids
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import layerscope
-from layerscope.data.catalogue import CORPORA
+from layerscope.data.corpus import CORPORA
 from tests.cli.support import run_main
 from tests.plugins.support import install
 
 CORPUS = """
 from pathlib import Path
 from layerscope.catalogue import Installed
-from layerscope.data.catalogue import CorpusEntry
+from layerscope.data.corpus import CorpusEntry
 
 RAIN = CorpusEntry(
     name="rain", summary="ten lines", license="CC0-1.0",

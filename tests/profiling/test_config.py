@@ -50,7 +50,7 @@ def test_entropy_does_not_grow_with_its_order(texts: list[str]) -> None:
         ({"final_norm": "aplied"}, "unknown final_norm 'aplied'. Did you mean 'applied'"),
         ({"metrics": ["promt_entropy"]}, "Did you mean 'prompt_entropy'"),
         ({"rows": "unti"}, "Did you mean 'unit'"),
-        ({"augmenter": "nlpaugg"}, "Did you mean 'nlpaug'"),
+        ({"augmenter": "buildin"}, "Did you mean 'builtin'"),
         ({"temprature": 1}, "unknown setting 'temprature'. Did you mean 'temperature'"),
         ({"max_len": 1}, "unknown setting 'max_len'. Did you mean 'max_length'"),
     ],

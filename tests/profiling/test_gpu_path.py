@@ -22,12 +22,10 @@ def open_texts(model: LoadedModel) -> ItemReader:
     return model.open_items(Corpus.of(TEXTS), ReadSettings(24))
 
 
-def test_ids_are_made_again_where_they_would_take_memory(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_are_made_again_where_they_would_take_memory(model: LoadedModel) -> None:
     reader = open_texts(model)
     kept = make_plan(reader, 4)
-    monkeypatch.setattr("layerscope.models.inputs._MOST_TOKENS", 30)
+    reader.most_kept = 30
     plan = make_plan(reader, 4)
     assert plan.rows is None
     for shard in plan.shards:

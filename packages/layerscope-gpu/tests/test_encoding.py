@@ -178,7 +178,7 @@ def test_texts_without_tokens_are_left_out_or_refused() -> None:
 
 def test_many_tokens_are_not_kept(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = run_held(make_job(model, metrics=["prompt_entropy"]))
-    monkeypatch.setattr(inputs, "_MOST_TOKENS", 200)
+    monkeypatch.setattr(inputs, "_MAX_TOKENS", 200)
     with EarlyPlanner(open_texts(model, TEXTS), SIZE) as made:
         assert made.early
         assert made.plan().rows is None
@@ -388,7 +388,7 @@ def test_views_read_ahead_of_a_plan_that_grows(model: LoadedModel) -> None:
 
 
 def test_prefetching_reads_the_same(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.models.inputs._FEWEST_IN_POOL", 1)
+    monkeypatch.setattr("layerscope.models.inputs._MIN_VIEWS_IN_POOL", 1)
     settings, reader = ViewSettings(3), open_texts(model, TEXTS)
     plan = make_plan(reader, 4)
     assert plan.rows is not None

@@ -222,7 +222,7 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(LayerscopeError, match="max_length cuts texts"):
         profile(model, IMAGES, max_length=3, **QUIET)
     with pytest.raises(LayerscopeError, match="is for texts"):
-        profile(model, IMAGES, augmenter="nlpaug", **QUIET)
+        profile(model, IMAGES, augmenter="builtin", **QUIET)
     with pytest.raises(DataError, match="limit goes with images that are yet to be read"):
         profile(model, IMAGES, limit=3, **QUIET)
     with pytest.raises(LayerscopeError, match="unknown tokens 'some'"):

@@ -55,7 +55,7 @@ def test_a_run_as_the_published_ones_were_made_shares_their_axes(tmp_path: Path)
         tiny_image_model("vit"),
         pictures(6),
         out=folder,
-        **{**PRESETS["released"], "augmenter": "builtin", "views": 2},
+        **{**PRESETS["released"], "augmenter": None, "views": 2},
         tokens="all",
         metrics=METRICS,
     )

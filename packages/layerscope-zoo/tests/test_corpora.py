@@ -15,7 +15,7 @@ from tests.data.test_hub import Table, hub
 from tests.shared import offline
 
 from layerscope.data import load_corpus
-from layerscope.data.catalogue import CORPORA, CorpusEntry
+from layerscope.data.corpus import CORPORA, CorpusEntry
 from layerscope.errors import DownloadError, OfflineError, UnknownNameError
 
 __all__ = ["hub"]

@@ -46,7 +46,7 @@ def _models() -> NameList:
 
 
 def _corpora() -> NameList:
-    from layerscope.data.catalogue import CORPORA
+    from layerscope.data.corpus import CORPORA
 
     rows = [
         {"name": entry.name, "texts": entry.summary, "cached": entry.is_cached()}

@@ -4,47 +4,82 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+
+from layerscope.catalogue import Catalogue, Entry
 from layerscope.core.files import exists
 from layerscope.core.runs import folder_name
-from layerscope.data.catalogue import CORPORA
-from layerscope.data.documents import read_documents
-from layerscope.data.hub import read_hub
-from layerscope.data.items import PackedTexts, Shown, content_key, duplicate_warnings
-from layerscope.data.readers import SUFFIXES, read_file
-from layerscope.data.records import Records, Row, read_table, table_columns
-from layerscope.data.specs import HubSpec, locate
+from layerscope.data.filters import PAPER_MIN_WORDS, make_text_filter
+from layerscope.data.hub import HubSpec, locate, read_hub
+from layerscope.data.items import ItemKind, Shown, content_key, duplicate_warnings, item_kinds
+from layerscope.data.readers import SUFFIXES, read_documents, read_file
+from layerscope.data.records import Records, Row, read_strings, read_table, table_columns
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError, near_misses, one_line
 from layerscope.extras import check_zoo
 
-if TYPE_CHECKING:
-    import numpy as np  # imported where it is used: the command line checks data without it
+__all__ = ["CORPORA", "CorpusEntry"]
+
+DEFAULT_CORPUS = "lee"
+Texts = str | os.PathLike[str] | Iterable[str]
+"""What a user gives as texts: a name, a file, a folder, a hub dataset, or the texts themselves."""
+
+_MAX_COLUMNS = 40
 
 
-_WORD = re.compile(r"(?<![^\s(\"'„“«¿¡-])[^\W\d_]{2,20}(?![^\s.,;:!?)\"'”»…’।،؛؟-])")
-_UNSPACED = re.compile(
-    "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
-)  # Thai to Burmese, Khmer, Japanese, Chinese
-_MARKS = ("Mn", "Mc", "Me", "Cf")  # vowel signs and joiners: parts of words, though no letters
+@dataclass(frozen=True, kw_only=True)
+class CorpusEntry(Entry):
+    """A corpus with a short name, which other packages register with an entry point of the group
+    `layerscope.corpora`. The suffix of its file decides how it is read."""
+
+    kind: ClassVar[str] = "corpus"
+    shelf: ClassVar[str] = "corpora"
+
+    column: str | None = None
+    encoding: str | None = None
+    clean: Callable[[str], str] | None = None
+    """Removes what is not part of the text, such as a label in front of it."""
+    text_filter: str | None = None
+
+    def open(self, column: str | None, *, whole: bool) -> Records:
+        """Return the records of the corpus; missing files are fetched."""
+        records = self.read(column or self.column, whole=whole)
+        facts = {"license": self.license, "citation": self.citation, "version": self.version}
+        return replace(
+            records,
+            kind="catalogue",
+            name=self.name,
+            facts={**records.facts, **facts},
+            clean=self.clean,
+            text_filter=self.text_filter,
+        )
+
+    def read(self, column: str | None, *, whole: bool) -> Records:
+        """Return the records of the corpus' file."""
+        return read_file(self.fetch(), column=column, encoding=self.encoding, whole=whole)
+
+
+CORPORA = Catalogue(
+    CorpusEntry,
+    "layerscope.corpora",
+    hint="A file of texts or a hub dataset (org/name) can be given too.",
+)
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The texts of a run.
 
-    `fingerprint` says which texts, whatever their order. `source` holds facts that fit into JSON:
-    kind, path, column, version, license, filters and the like. `dropped` counts what was read but
-    left out, by reason.
+    `fingerprint` identifies the texts, whatever their order. `source` holds facts that fit into
+    JSON: kind, path, column, version, license, filters and the like. `dropped` counts what was read
+    but left out, by reason.
     """
 
     kind: ClassVar[str] = "texts"
@@ -74,13 +109,7 @@ class Corpus:
     @property
     def keys(self) -> np.ndarray:
         """A number for each text, made from its content."""
-        import numpy as np
-
         return np.array([content_key(text) for text in self.texts], dtype=np.uint64)
-
-    def packed(self) -> Corpus:
-        """Return the same corpus with its texts in one array."""
-        return replace(self, texts=PackedTexts.of(self.texts))
 
     def describe(self, numbers: np.ndarray) -> Shown:
         """Return the texts with these numbers, and the other columns of their file."""
@@ -88,7 +117,7 @@ class Corpus:
         return Shown(texts, columns_beside(self.source, texts))
 
     def warnings(self) -> list[str]:
-        """Return what was left out, and what is there more than once."""
+        """Return the reasons why texts were left out, and the number of duplicates."""
         notes = duplicate_warnings(self)
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
         return [f"texts left out of the corpus: {reasons}.", *notes] if reasons else notes
@@ -100,26 +129,8 @@ class Corpus:
         return iter(self.texts)
 
 
-def lack_words(texts: Sequence[str]) -> bool:
-    """Return whether most texts are hardly made of words: codes, formulas or sequences, of which a
-    part does not mean the same.
-
-    >>> [lack_words([text] * 3) for text in ("CC(=O)O.OCC>>CC(=O)OCC", "My card?", "这张卡什么时候到", "मेरा कार्ड अभी तक नहीं आया।")]
-    [True, False, False, False]
-    """
-    count = 0
-    for text in texts:
-        start = text[:300]
-        if not start.isascii():
-            start = "".join(c for c in start if unicodedata.category(c) not in _MARKS)
-        if not _UNSPACED.search(start):
-            in_words = sum(map(len, _WORD.findall(start)))
-            count += 3 * in_words < len("".join(start.split()))
-    return count > len(texts) / 2
-
-
 def load_corpus(
-    spec: str | os.PathLike[str] | Iterable[str] = "lee",
+    spec: Texts = DEFAULT_CORPUS,
     *,
     column: str | None = None,
     limit: int | None = None,
@@ -145,19 +156,22 @@ def load_corpus(
             f"limit is {limit!r}; it must be a whole number of texts, 1 or more."
         )
     stream = TextStream(spec, column=column, encoding=encoding, text_filter=text_filter, once=True)
-    with closing(stream.read(whole=False)) as values:
-        texts = list(islice(values, None if limit is None else min(limit, sys.maxsize)))
+    with closing(stream.read(whole=False)) as rows:
+        texts = [row.text for row in islice(rows, limit)]
+    min_words = PAPER_MIN_WORDS if stream.text_filter == "paper" else None
     source = {
         **stream.source,
-        "filters": {
-            "text_filter": stream.text_filter,
-            "min_tokens": PAPER_MIN_TOKENS if stream.text_filter == "paper" else None,
-        },
+        "filters": {"text_filter": stream.text_filter, "min_tokens": min_words},
         "limit": limit,
         "read": len(texts) + sum(stream.dropped.values()),
         "duplicates": len(texts) - len(set(texts)),
     }
     return replace(Corpus.of(texts, one_line(name or stream.name), source), dropped=stream.dropped)
+
+
+item_kinds.add(
+    ItemKind("texts", load_corpus, ("column", "limit", "text_filter"), loader="load_corpus")
+)
 
 
 class TextStream:
@@ -174,7 +188,7 @@ class TextStream:
 
     def __init__(
         self,
-        spec: str | os.PathLike[str] | Iterable[str],
+        spec: Texts,
         *,
         column: str | None = None,
         encoding: str | None = None,
@@ -191,25 +205,33 @@ class TextStream:
         self.dropped: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[str]:
-        return self.read(whole=False)
+        return (row.text for row in self.read(whole=False))
 
     def rows(self) -> Iterator[Row]:
         """Yield the same texts, each with the other columns of its row."""
         return self.read(whole=True)
 
-    def read(self, whole: bool) -> Generator[Any, None, None]:
-        """Yield the usable texts, or with `whole` their rows."""
+    def read(self, whole: bool) -> Generator[Row, None, None]:
+        """Yield the usable texts, with `whole` beside the other columns of their rows."""
         records = self._open(whole)
         self.name = records.name
         self.text_filter = self.text_filter or records.text_filter or "none"
         facts = {key: value for key, value in records.facts.items() if value is not None}
         self.source = {"kind": records.kind, **facts}
+        reason = make_text_filter(self.text_filter)
         dropped: Counter[str] = Counter()
         count = 0
         try:
-            for item in _usable(records, whole, make_text_filter(self.text_filter), dropped):
-                count += 1
-                yield item
+            for number, row in records.rows():
+                problem = _problem(row.text, reason, f"{records.where}, {records.unit} {number}")
+                if problem is None:
+                    count += 1
+                    yield row
+                elif problem == "null" and records.kind == "memory" and records.column is None:
+                    # null is a missing value in a file; None among texts in Python is a mistake
+                    raise _not_a_string(None, f"{records.where}, {records.unit} {number}")
+                else:
+                    dropped[problem] += 1
         finally:  # also if the reader stops early
             self.dropped = dict(dropped)
             records.check_version()
@@ -224,7 +246,9 @@ class TextStream:
         spec = self.spec
         if not isinstance(spec, str | os.PathLike):
             names = table_columns(spec)
-            return _memory(spec) if names is None else read_table(spec, names, self.column, whole)
+            if names is None:
+                return read_strings(spec)
+            return read_table(spec, names, self.column, whole)
         place = locate(spec, CORPORA, SUFFIXES)
         if place is None:
             raise _missing(os.fspath(spec))
@@ -237,52 +261,31 @@ class TextStream:
         return read_file(place, column=self.column, encoding=self.encoding, whole=whole)
 
 
-def _memory(texts: object) -> Records:
-    if isinstance(texts, bytes | bytearray | Mapping) or not isinstance(texts, Iterable):
-        raise DataError(
-            f"texts were given as {type(texts).__name__}; give a list of strings, a file, a "
-            f"catalogued corpus ({', '.join(CORPORA)}) or a hub dataset (org/name)."
-        )
-    # null is a missing value in a file; None among texts in Python is a mistake
-    values = (_MISSING if text is None else text for text in texts)
-    return Records("memory", "texts", "the given texts", "item", enumerate(values))
-
-
-_MISSING = object()
-
-
-def _usable(
-    records: Records, whole: bool, reason: Callable[[str], str | None], dropped: Counter[str]
-) -> Iterator[Any]:
-    """Yield the usable texts, or rows with such a text; count the others by reason."""
-    for position, item in records.rows(whole):
-        text = item.text if whole else item
-        if text is None:
-            dropped["null"] += 1
-            continue
-        if not isinstance(text, str):
-            shown = "None" if text is _MISSING else f"{type(text).__name__} {text!r:.60}"
-            raise DataError(
-                f"{records.where}, {records.unit} {position} is not a string: {shown}. "
-                "Every text must be a string; name another column=, or convert the values first."
-            )
-        problem = reason(text) if text.strip() else ("whitespace" if text else "empty")
-        if problem is not None:
-            dropped[problem] += 1
-            continue
-        _refuse_surrogates(text, records, position)
-        yield item
-
-
-def _refuse_surrogates(text: str, records: Records, position: int) -> None:
+def _problem(text: Any, reason: Callable[[str], str | None], place: str) -> str | None:
+    """Return the reason to leave a text out, or None. Anything but a valid string is an error."""
+    if text is None:
+        return "null"
+    if not isinstance(text, str):
+        raise _not_a_string(text, place)
+    if not text.strip():
+        return "whitespace" if text else "empty"
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{records.where}, {records.unit} {position} is not valid Unicode: lone surrogate "
-            f"{text[error.start]!a} at character {error.start}. Repair it, for example with "
-            "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')."
+            f"{place} is not valid Unicode: lone surrogate {text[error.start]!a} at character "
+            f"{error.start}. Repair it, for example with text.encode('utf-16', "
+            "'surrogatepass').decode('utf-16', 'replace')."
         ) from error
+    return reason(text)
+
+
+def _not_a_string(value: Any, place: str) -> DataError:
+    shown = "None" if value is None else f"{type(value).__name__} {value!r:.60}"
+    return DataError(
+        f"{place} is not a string: {shown}. Every text must be a string; name another column=, or "
+        "convert the values first."
+    )
 
 
 def refuse_missing(data: Any) -> None:
@@ -298,9 +301,9 @@ def refuse_missing(data: Any) -> None:
 
 
 def _missing(text: str) -> DataError | UnknownNameError:
+    """Return the error for a name of texts that stands for nothing."""
     check_zoo("corpus", text)
     path = Path(text).expanduser()
-    names = list(CORPORA)
     shown = text if len(text) <= 100 else text[:97] + "..."
     if "://" in text[:10]:
         name = folder_name(text.split("?")[0])
@@ -314,7 +317,7 @@ def _missing(text: str) -> DataError | UnknownNameError:
             "It is not a file here either; a hub dataset is written org/name, and texts themselves "
             "go in a list."
         )
-        return UnknownNameError("corpus", shown, names, hint)
+        return UnknownNameError("corpus", shown, CORPORA, hint)
     siblings = []
     if exists(path.parent) and path.parent.is_dir():
         siblings = [item.name for item in path.parent.iterdir()]
@@ -322,55 +325,8 @@ def _missing(text: str) -> DataError | UnknownNameError:
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return DataError(
         f"there is no file {shown!r}.{hint} Valid: a file ({', '.join(SUFFIXES)}), a catalogued corpus "
-        f"({', '.join(names)}) or a hub dataset (org/name); a text itself goes in a list."
+        f"({', '.join(CORPORA)}) or a hub dataset (org/name); a text itself goes in a list."
     )
-
-
-TEXT_FILTERS = ("none", "paper", "released")
-PAPER_MIN_TOKENS = 30
-RELEASED_MIN_CHARACTERS = 10
-
-
-def is_heading(text: str) -> bool:
-    """Return whether a text is a WikiText heading: as many equals signs on both sides.
-
-    >>> is_heading(" = = Early life = = \\n"), is_heading("a = b")
-    (True, False)
-    """
-    line = text.strip()
-    if len(line) < 2 or line[0] != "=" or line[-1] != "=" or "\n" in line:
-        return False
-    left = line[: len(line) - len(line.lstrip("= "))]
-    right = line[len(line.rstrip("= ")) :]
-    return len(left) < len(line) and left.count("=") == right.count("=")
-
-
-def make_text_filter(name: str) -> Callable[[str], str | None]:
-    """Return a function that gives the reason to leave a text out, or None.
-
-    `paper` drops headings and texts of fewer than 30 words; `released`, as in the authors' code,
-    drops headings and texts of fewer than 10 characters; `none` drops nothing.
-
-    >>> keep = make_text_filter("released")
-    >>> keep(" = Title = "), keep("short"), keep("long enough to keep")
-    ('heading', 'short', None)
-    """
-    if name not in TEXT_FILTERS:
-        raise UnknownNameError("text filter", str(name), TEXT_FILTERS)
-
-    def reason(text: str) -> str | None:
-        if name == "none":
-            return None
-        if is_heading(text):
-            return "heading"
-        if name == "paper":
-            return "short" if len(text.split()) < PAPER_MIN_TOKENS else None
-        return "short" if len(text) < RELEASED_MIN_CHARACTERS else None
-
-    return reason
-
-
-_MOST_COLUMNS = 40
 
 
 def columns_beside(source: Mapping[str, Any], texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -390,10 +346,10 @@ def columns_beside(source: Mapping[str, Any], texts: Sequence[str]) -> dict[str,
     try:
         for row in stream.rows():
             if row.text in members:
-                rows.setdefault(str(row.text), row.others)
+                rows.setdefault(row.text, row.others)
     except Exception:  # of many kinds: other columns than those that were read may be damaged
         return {}
-    names = list(dict.fromkeys(name for row in rows.values() for name in row))[:_MOST_COLUMNS]
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))[:_MAX_COLUMNS]
     columns = {}
     for name in names:
         values = [rows.get(text, {}).get(name) for text in texts]

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.catalogue import is_offline
 from layerscope.data.records import Records, Values, choose_column
-from layerscope.data.specs import HubSpec
 from layerscope.errors import (
     DataError,
     DownloadError,
@@ -28,14 +28,69 @@ from layerscope.extras import missing
 
 __all__ = ["read_hub"]
 
+_SPEC = re.compile(
+    r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w.-]*))?"
+    r"(:(?P<config>[\w.-]+))?(/(?P<split>\w[\w.-]*))?",
+    re.ASCII,
+)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BATCH = 1024
-
 _REFUSALS = {
     429: "the hub asks to slow down (HTTP 429, too many requests). Wait some minutes, or log in",
     401: "the hub does not accept the access token, or there is none (HTTP 401). Log in again",
     403: "access is not granted (HTTP 403). Ask for it on the hub's page, then log in",
 }
+
+
+@dataclass(frozen=True)
+class HubSpec:
+    """A hub dataset: `org/name`, with `@revision`, `:config` and `/split` where they are not the
+    usual ones."""
+
+    repo: str
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision else ""
+        config = f":{self.config}" if self.config else ""
+        return f"{self.repo}{revision}{config}/{self.split}"
+
+
+def parse_hub_spec(text: str) -> HubSpec | None:
+    """Return the dataset that a text names, or None if it does not have the form of one.
+
+    >>> parse_hub_spec("Salesforce/wikitext:wikitext-103-raw-v1/test")
+    HubSpec(repo='Salesforce/wikitext', config='wikitext-103-raw-v1', split='test', revision=None)
+    """
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        return None
+    return HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"])
+
+
+def locate(
+    spec: str | os.PathLike[str], registered: Container[str], suffixes: tuple[str, ...] = ()
+) -> str | Path | HubSpec | None:
+    """Return what a spec names: a registered name (a text), a file or folder (a path), a hub
+    dataset, or nothing.
+
+    A name that ends like a file, or lies in an existing folder, is not looked for on the hub.
+    """
+    text = os.fspath(spec)
+    if isinstance(spec, str) and text in registered:
+        return text
+    path = Path(text).expanduser()
+    try:
+        if path.exists():
+            return path
+        is_local = path.parent.is_dir()
+    except (OSError, ValueError):  # too long or too odd for a path
+        is_local = False
+    if is_local or text.lower().removesuffix(".gz").endswith(suffixes):
+        return None
+    return parse_hub_spec(text) if isinstance(spec, str) else None
 
 
 def hub_cache() -> Path:
@@ -50,14 +105,14 @@ def quiet_bars() -> None:
     """Show the client's progress bars only where a person looks."""
     from huggingface_hub import utils
 
-    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        utils.disable_progress_bars()
-        disable = getattr(sys.modules.get("datasets"), "disable_progress_bars", None)
-        if disable is not None:
-            disable()
+    if sys.stderr.isatty() or "ipykernel" in sys.modules:
+        return
+    utils.disable_progress_bars()
+    if "datasets" in sys.modules:
+        sys.modules["datasets"].disable_progress_bars()
 
 
-# --- errors ---
+# Errors
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -72,8 +127,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def hub_problem(error: BaseException) -> str | None:
     """Return what the hub's refusal means and what to do; None for any other error."""
-    for one in _chain(error):
-        code = getattr(getattr(one, "response", None), "status_code", None)
+    for cause in _chain(error):
+        code = getattr(getattr(cause, "response", None), "status_code", None)
         if code in _REFUSALS:
             return f"{_REFUSALS[code]} (`hf auth login`)"
         if isinstance(code, int) and code >= 500:
@@ -92,15 +147,15 @@ def hub_explained(
     except LayerscopeError:
         raise
     except Exception as error:
-        raise _explained(error, kind, repo, revision, shown) from error
+        raise _explain(error, kind, repo, revision, shown) from error
 
 
-def _explained(
+def _explain(
     error: Exception, kind: str, repo: str, revision: str | None, shown: str
 ) -> LayerscopeError:
     wrong = ModelError if kind == "model" else DataError
     reason = (one_line(str(error)) or "no more is known")[:300].rstrip(".")
-    names = {type(one).__name__ for one in _chain(error)}
+    names = {type(cause).__name__ for cause in _chain(error)}
     problem = hub_problem(error)
     if is_offline() or "OfflineModeIsEnabled" in names:
         return OfflineError(
@@ -131,7 +186,7 @@ def _explained(
     )
 
 
-# --- datasets ---
+# Datasets
 
 
 def load_hub_dataset(spec: HubSpec) -> Any:
@@ -140,41 +195,37 @@ def load_hub_dataset(spec: HubSpec) -> Any:
         import datasets
     except ImportError as error:
         raise missing("hub datasets") from error
-    given = {"revision": spec.revision} if spec.revision else {}
-    explained = hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}")
-    with explained:
-        dataset = datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given)
+    options = {"revision": spec.revision} if spec.revision else {}
+    with hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}"):
+        dataset = datasets.load_dataset(spec.repo, spec.config, split=spec.split, **options)
     if is_offline():
-        _refuse_another_commit(spec, commit_of(dataset))
+        _check_commit(spec, commit_of(dataset))
     return dataset
 
 
 def commit_of(dataset: Any) -> str | None:
     """Return the commit that a dataset was read at: the hub's cache has it in its paths."""
-    files = getattr(dataset, "cache_files", None) or ()
-    places = [str(file.get("filename", "")) for file in files]
+    places = [str(file.get("filename", "")) for file in dataset.cache_files]
     places += list(getattr(dataset.info, "download_checksums", None) or ())
     return next((match[0] for place in places if (match := _COMMIT.search(place))), None)
 
 
-def _refuse_another_commit(spec: HubSpec, commit: str | None) -> None:
-    """Offline, `datasets` gives the version that was prepared last, whichever was asked for."""
-    wanted = spec.revision or "main"
-    if not _COMMIT.fullmatch(wanted):
-        from huggingface_hub import constants
+def _check_commit(spec: HubSpec, commit: str | None) -> None:
+    """Refuse another commit than the one that was asked for: without the network, `datasets` gives
+    the version that was prepared last."""
+    from huggingface_hub import constants
 
-        folder = Path(constants.HF_HUB_CACHE) / f"datasets--{spec.repo.replace('/', '--')}"
-        try:
-            wanted = (folder / "refs" / wanted).read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            if spec.revision is None:
-                return  # nothing says which commit it should be
-    if commit is not None and commit != wanted:
-        raise OfflineError(
-            f"hub dataset {spec} was last prepared on this machine at commit {commit[:12]}, which "
-            f"is not the one asked for ({wanted[:12]}), and downloads are off. Run once with "
-            f"downloads on, or name that commit: {spec.repo}@{commit}."
-        )
+    expected = spec.revision or "main"
+    branch = Path(constants.HF_HUB_CACHE, f"datasets--{spec.repo.replace('/', '--')}", "refs")
+    if not _COMMIT.fullmatch(expected) and (branch / expected).is_file():
+        expected = (branch / expected).read_text(encoding="ascii").strip()
+    if commit is None or expected == commit or expected == "main":
+        return
+    raise OfflineError(
+        f"hub dataset {spec} was last prepared on this machine at commit {commit[:12]}, which "
+        f"is not the one asked for ({expected[:12]}), and downloads are off. Run once with "
+        f"downloads on, or name that commit: {spec.repo}@{commit}."
+    )
 
 
 def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
@@ -194,7 +245,7 @@ def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
 def read_hub(spec: HubSpec, *, column: str | None = None, whole: bool = False) -> Records:
     """Return the records of a hub dataset's text column."""
     dataset = load_hub_dataset(spec)
-    features: Mapping[str, Any] = dataset.features
+    features = dataset.features
     strings = {
         name: getattr(feature, "dtype", None) in ("string", "large_string")
         for name, feature in features.items()

@@ -1,19 +1,26 @@
 """Items: what a run is about. Texts, or anything else that a model reads as tokens.
 
-`Items` says what every kind offers. How a model reads them is the model's side
-(`LoadedModel.open_items`). Another package adds a kind by implementing both; items are then given
-to `profile` as an object.
+`Items` says what every kind offers. `LoadedModel.open_items` turns items into a model's input.
+Another package adds a kind that is opened by name through an entry point:
+
+    [project.entry-points."layerscope.items"]
+    series = "my_package.series:SERIES"  # an ItemKind
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    import numpy as np  # imported where it is used: workers that make views start without it
+import numpy as np
+
+from layerscope.core.options import DataOptions
+from layerscope.core.plugins import Registry
+from layerscope.errors import DataError, LayerscopeError, UnknownNameError
+
+PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -26,28 +33,28 @@ class Shown:
 
 
 class Items(Protocol):
-    """Some items of one kind, in an order that must not matter.
+    """Items of one kind. No result depends on their order.
 
-    Subclass it to inherit `source`, `dropped`, `packed` and `warnings`.
+    Subclass it to inherit `source`, `dropped`, `warnings` and `describe`.
     """
 
     @property
     def name(self) -> str:
-        """What the items are called."""
+        """The name of the items."""
 
     @property
     def source(self) -> dict[str, Any]:
-        """Where the items come from: facts that fit into JSON."""
+        """Facts about where the items come from, which fit into JSON."""
         return {}
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many were read but left out, by reason."""
+        """The numbers of items that were read and left out, by reason."""
         return {}
 
     @property
     def kind(self) -> str:
-        """What they are, in the plural: `texts`, …"""
+        """The kind of the items, in the plural: `texts`, …"""
 
     @property
     def fingerprint(self) -> str:
@@ -55,27 +62,47 @@ class Items(Protocol):
 
     @property
     def keys(self) -> np.ndarray:
-        """A number (uint64) for each item, made from its content: it stands for the item wherever
+        """A number (uint64) for each item, made from its content. It stands for the item wherever
         order must not matter."""
 
     def __len__(self) -> int:
-        """How many there are."""
-
-    def packed(self) -> Items:
-        """The same items in a form that is cheap to send to other processes."""
-        return self
+        """Return the number of items."""
 
     def warnings(self) -> list[str]:
-        """What a reader of the results must be told about the items."""
+        """Return what a reader of the results must know about the items."""
         return duplicate_warnings(self)
 
     def describe(self, numbers: np.ndarray) -> Shown:
-        """What a map shows of some of the items."""
+        """Return what a map shows of the items with these numbers."""
         return Shown()
 
 
+@dataclass(frozen=True)
+class LabeledItems:
+    """Items with class numbers, which probes are trained on.
+
+    `parts` holds the positions of the splits that the data come with; others are drawn later.
+    """
+
+    kind: str
+    name: str
+    items: Items | Any  # None where prepared inputs are read instead
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    fingerprint: str
+    parts: dict[str, np.ndarray] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        filled = {part: positions for part, positions in self.parts.items() if len(positions)}
+        object.__setattr__(self, "parts", filled)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
 def is_items(data: Any) -> bool:
-    """Whether data are items already, not the name of some.
+    """Return whether data are items already, not the name of some.
 
     >>> is_items(["a text"])
     False
@@ -84,55 +111,95 @@ def is_items(data: Any) -> bool:
 
 
 def content_key(content: bytes | str) -> int:
-    """A number that stands for a text, or for the bytes of an item, wherever order must not
+    """Return a number that stands for a text, or for the bytes of an item, wherever order must not
     matter."""
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
 
 
 def duplicate_warnings(items: Items) -> list[str]:
-    """What to say about items that are there more than once."""
+    """Return a warning about items that occur more than once."""
     count = items.source.get("duplicates")
     if not count:
         return []
     return [
-        f"{count} {items.kind} are duplicates: they count as prompts of their own, and as negatives of each other in InfoNCE."
+        f"{count} {items.kind} are duplicates: they count as prompts of their own, and as "
+        "negatives of each other in InfoNCE."
     ]
 
 
-class PackedTexts(Sequence[str]):
-    """Texts in one array of bytes: processes on one machine share it, and decode only what they
-    read.
+def _not_by_name(data: Any, **options: Any) -> Items:
+    raise DataError(f"{data!r} cannot be opened by name. Give the items as an object.")
 
-    >>> list(PackedTexts(["one", "", "two"]))
-    ['one', '', 'two']
+
+@dataclass(frozen=True)
+class ItemKind:
+    """One kind of items that can be opened by name.
+
+    `open(data, **options)` reads what a user names; `options` are those of `DataOptions` that it
+    takes. `settings` has the valid values of each setting for reading such items, the default
+    first. `refused` has the settings that make no sense for them, each with an error message.
+    `open_labeled(data, test)` returns the labeled items that a probe is trained on. `loader` is the
+    function that a user can call instead.
     """
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        import numpy as np
+    name: str
+    open: Callable[..., Items] = _not_by_name
+    options: tuple[str, ...] = ()
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    loader: str = "the function that reads them"
+    open_labeled: Callable[[Any, Any], LabeledItems] | None = None
 
-        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-        self.ends = np.cumsum([0, *(len(part) for part in encoded)], dtype=np.int64)
-        self.bytes = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+    @property
+    def defaults(self) -> dict[str, str]:
+        """The default value of each setting."""
+        return {name: values[0] for name, values in self.settings.items()}
 
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Self:
-        """Packed texts; those that are packed already are returned as they are."""
-        return texts if isinstance(texts, cls) else cls(texts)
+    def reading_settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings with this kind's defaults. A refused or invalid setting is an error."""
+        for name, message in self.refused.items():
+            if values.get(name) is not None:
+                raise LayerscopeError(message)
+        chosen = {name: str(values.get(name) or usual) for name, usual in self.defaults.items()}
+        for name, value in chosen.items():
+            if value not in self.settings[name]:
+                raise UnknownNameError(name, value, self.settings[name])
+        return {**values, **chosen}
 
-    def __len__(self) -> int:
-        return len(self.ends) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        at = int(index) + (len(self) if index < 0 else 0)
-        if not 0 <= at < len(self):
-            raise IndexError(index)
-        return (
-            self.bytes[self.ends[at] : self.ends[at + 1]].tobytes().decode("utf-8", "surrogatepass")
-        )
+item_kinds: Registry[ItemKind] = Registry(
+    "kind of items",
+    "layerscope.items",
+    name=lambda kind: kind.name,
+    check=lambda thing: isinstance(thing, ItemKind),
+    hint="Items of another kind are given as an object.",
+)
+
+
+def setting_names() -> set[str]:
+    """Return the names of the settings for reading items of any kind."""
+    return {name for kind in item_kinds.all().values() for name in kind.settings}
+
+
+def get_kind(name: str) -> ItemKind:
+    """Return a kind by its name. A kind that is not registered has no settings, and its items are
+    given as an object."""
+    return item_kinds.get(name) if name in item_kinds else ItemKind(name)
+
+
+def open_items(data: Any, kind: str, options: DataOptions | None = None) -> Items:
+    """Return the items of a run: those given as an object, or those that the user names."""
+    settings = (options or DataOptions()).given()
+    item_kind = get_kind(kind)
+    for name in settings:
+        if name not in item_kind.options and kind in item_kinds:
+            owner = "texts" if name == "text_filter" else "data that have several splits"
+            raise DataError(f"{name} is for {owner}; leave it out for {kind}.")
+        if is_items(data):
+            raise DataError(
+                f"{name} goes with {kind} that are yet to be read: pass it to {item_kind.loader} "
+                "instead."
+            )
+    items: Items = data if is_items(data) else item_kind.open(data, **settings)
+    return items

@@ -1,5 +1,5 @@
 """Read texts and tables from files: `.txt`, `.jsonl`, `.json`, `.csv`, `.tsv` (each also `.gz`),
-`.parquet` and `.xlsx`."""
+`.parquet` and `.xlsx`, and folders of documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,17 @@ from layerscope.data.records import (
     Records,
     Values,
     choose_column,
-    inner_value,
+    has_inner,
     version_check,
 )
 from layerscope.errors import DataError, one_line
 from layerscope.extras import require
 
-LINE_SUFFIXES = (".jsonl", ".ndjson", ".json")
+DOCUMENTS = (".txt", ".md")
 CSV_SUFFIXES = (".csv", ".tsv")
-SUFFIXES = (".txt", *LINE_SUFFIXES, *CSV_SUFFIXES, ".parquet", ".xlsx")
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", *CSV_SUFFIXES, ".parquet", ".xlsx")
+TABLE_SUFFIXES = (*CSV_SUFFIXES, ".jsonl", ".ndjson")
 DELIMITERS = (",", ";", "\t", "|")
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 log = logging.getLogger("layerscope")
 
@@ -52,33 +50,74 @@ def read_file(
         raise DataError(f"{path} is empty. Give a file with at least one text.")
     check_version = version_check(path)
     facts: dict[str, Any] = {"path": str(path.resolve()), "format": suffix[1:]}
-    unit = "line"
-    is_text = _is_string
     if suffix == ".parquet":
         unit = "row"
-        column, values = _parquet_values(path, column, whole)
+        column, values = _parquet_rows(path, column, whole)
     else:
-        codec = find_codec(encoding)
-        facts["encoding"] = codec
+        unit = "row" if suffix == ".xlsx" else "line"
+        is_text = _is_string
+        facts["encoding"] = find_codec(encoding)
         if suffix == ".txt":
-            if column is not None:
-                raise DataError(
-                    f"{path} is plain text, one prompt per line: it has no column {column!r}. "
-                    "Leave column= out."
-                )
-            lines = enumerate(text_lines(path, codec), 1)
-            values = ((number, line.rstrip("\r\n")) for number, line in lines)
+            values = _lines(path, facts["encoding"], column)
         elif suffix == ".xlsx":
-            unit = "row"
-            values = _xlsx_values(path)
+            values = _xlsx_rows(path)
         elif suffix in CSV_SUFFIXES:
             is_text = _is_words
-            facts["delimiter"], values = csv_values(path, codec)
+            facts["delimiter"], values = csv_rows(path, facts["encoding"])
         else:
-            unit, values = _json_values(path, codec, ExactFloat if whole else None)
+            unit, values = _json_values(path, facts["encoding"])
         column, values = _find_column(values, column, str(path), is_text)
     facts["column"] = column
     return Records("file", path.name, str(path), unit, values, column, facts, check_version)
+
+
+def read_documents(folder: Path, encoding: str | None = None) -> Records:
+    """Return every document below a folder as one text, in the order of their paths. Hidden files
+    and folders are left out."""
+    files = []
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in DOCUMENTS and not is_hidden and path.is_file():
+            files.append(path)
+    if not files:
+        names = sorted(item.name for item in folder.iterdir())
+        others = [name for name in names if name.lower().removesuffix(".gz").endswith(SUFFIXES)]
+        contents = f" It holds: {', '.join(others[:5])}." if others else ""
+        raise DataError(
+            f"{folder} is a folder without documents ({', '.join(DOCUMENTS)}). Or give one file of "
+            f"texts ({', '.join(SUFFIXES)}).{contents}"
+        )
+    codec = find_codec(encoding)
+
+    def values() -> Values:
+        for number, path in enumerate(files, 1):
+            text = "".join(text_lines(path, codec))
+            yield number, {"text": text, "file": path.relative_to(folder).as_posix()}
+
+    facts = {"path": str(folder.resolve()), "files": len(files)}
+    return Records(
+        "folder", folder.name, str(folder), "file", values(), "text", facts, version_check(*files)
+    )
+
+
+def read_rows(path: Path) -> tuple[list[str], Rows]:
+    """Return the columns of a table, and every row that is not blank with its number."""
+    name = path.name.lower().removesuffix(".gz")
+    if not name.endswith(TABLE_SUFFIXES):
+        raise DataError(
+            f"{path} is not a table. Valid: {', '.join(TABLE_SUFFIXES)}, each also with .gz."
+        )
+    if not path.is_file():
+        raise DataError(
+            f"there is no file {path}. Give the labeled examples as {', '.join(TABLE_SUFFIXES[:3])}."
+        )
+    check_version = version_check(path)
+    values = csv_rows(path)[1] if name.endswith(CSV_SUFFIXES) else json_objects(path)
+    rows = [(number, row) for number, row in values if row != ""]
+    check_version()
+    if not rows:
+        raise DataError(f"{path} holds no examples.")
+    return list(dict.fromkeys(name for _, row in rows for name in row)), rows
 
 
 def _suffix(path: Path) -> str:
@@ -88,25 +127,10 @@ def _suffix(path: Path) -> str:
     suffix = names[-1] if names else ""
     if suffix not in SUFFIXES or (is_packed and suffix in (".parquet", ".xlsx")):
         raise DataError(
-            f"{path} has the suffix {''.join(suffixes[-2:]) or '(none)'!r}, which cannot be read. "
-            f"Valid: {', '.join(SUFFIXES)}; all but .parquet and .xlsx also with .gz. Rename or "
-            "convert the file."
+            f"{path} has the suffix {''.join(suffixes[-2:]) or '(none)'!r}. Valid: "
+            f"{', '.join(SUFFIXES)}; all but .parquet and .xlsx also with .gz. Convert the file."
         )
     return suffix
-
-
-class ExactFloat(float):
-    """A number of a JSON file, written as it was spelled there."""
-
-    spelling: str
-
-    def __new__(cls, spelling: str) -> ExactFloat:
-        number = super().__new__(cls, spelling)
-        number.spelling = spelling
-        return number
-
-    def __repr__(self) -> str:
-        return self.spelling
 
 
 @contextmanager
@@ -115,13 +139,9 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path} is not a whole gzip file ({error}). Copy or download it again."
-        ) from error
+        raise DataError(f"{path} is not a whole gzip file ({error}). Copy it again.") from error
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror or error}. Check the file and its rights."
-        ) from error
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def find_codec(encoding: str | None) -> str:
@@ -145,19 +165,27 @@ def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
             for number, line in enumerate(stream, 1):  # noqa: B007
                 yield line
         except UnicodeDecodeError as error:
-            before = error.object[: error.start]
-            has_mark = number == 0 and error.object[:2] in _UTF16_MARKS
-            guess = "utf-16" if has_mark else "latin-1"
+            place = number + error.object[: error.start].count(b"\n") + 1
+            marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            guess = "utf-16" if number == 0 and error.object[:2] in marks else "latin-1"
             raise DataError(
                 f"{path} is not {encoding if encoding != 'utf-8' else 'UTF-8'}: byte "
-                f"0x{error.object[error.start]:02x} in line {number + before.count(10) + 1}. Say "
-                f"what it is, such as encoding={guess!r}, or convert it: iconv -f {guess.upper()} "
-                "-t UTF-8."
+                f"0x{error.object[error.start]:02x} in line {place}. Give its encoding, such as "
+                f"encoding={guess!r}, or convert it: iconv -f {guess.upper()} -t UTF-8."
             ) from error
         except UnicodeError as error:
-            raise DataError(
-                f"{path} is not {encoding}: {error}. Give another encoding=."
-            ) from error
+            raise DataError(f"{path} is not {encoding}: {error}. Give its encoding=.") from error
+
+
+def _lines(path: Path, encoding: str, column: str | None) -> Values:
+    """Return the lines of a plain text, without their line ends."""
+    if column is not None:
+        raise DataError(
+            f"{path} is plain text, one prompt per line: it has no column {column!r}. Leave "
+            "column= out."
+        )
+    lines = enumerate(text_lines(path, encoding), 1)
+    return ((number, line.rstrip("\r\n")) for number, line in lines)
 
 
 def _find_column(
@@ -166,7 +194,7 @@ def _find_column(
     """Return the column of the texts, which the first rows tell, and all the values."""
     preview = list(itertools.islice(values, PREVIEW_ROWS))
     rows = [value for _, value in preview if isinstance(value, dict)]
-    if rows and not (column and inner_value(rows[0], column)):
+    if rows and not (column and has_inner(rows[0], column)):
         holds_text = {
             name: column is not None or any(is_text(row.get(name)) for row in rows)
             for name in rows[0]
@@ -175,49 +203,49 @@ def _find_column(
     return column, itertools.chain(preview, values)
 
 
-def _json_values(
-    path: Path, encoding: str, parse_float: Callable[[str], float] | None
-) -> tuple[str, Values]:
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_words(value: Any) -> bool:
+    """Return whether the field of a table is more than a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return bool(value and value.strip())
+    return False
+
+
+def _json_values(path: Path, encoding: str) -> tuple[str, Values]:
     """Return the values of a JSON list or of JSON lines, and the word for one of them."""
     lines = text_lines(path, encoding)
-    head = list(itertools.islice(lines, 1))
-    lines = itertools.chain(head, lines)
-    if not head or not head[0].lstrip().startswith("["):
-        expected = "JSON string or object (or the whole file one list)"
-        return "line", json_lines(lines, path, expected, parse_float)
+    first = next(lines, "")
+    lines = itertools.chain([first], lines)
+    if not first.lstrip().startswith("["):
+        return "line", _json_lines(lines, path)
     try:
-        return "item", enumerate(json.loads("".join(lines), parse_float=parse_float), 1)
+        return "item", enumerate(json.loads("".join(lines)), 1)
     except ValueError as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(
-            f"{path}{line} is not valid JSON: {json_problem(error)}. Correct it."
-        ) from error
+        raise DataError(f"{path}{line} is not valid JSON: {json_problem(error)}.") from error
 
 
-def json_lines(
-    lines: Iterable[str],
-    path: Path,
-    expected: str,
-    parse_float: Callable[[str], float] | None = None,
-) -> Values:
+def _json_lines(lines: Iterable[str], path: Path) -> Values:
     """Yield the value of every line, with its number; an empty text for a blank line."""
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            yield number, ""
-            continue
         try:
-            value = json.loads(line, parse_float=parse_float)
+            value = json.loads(line) if line.strip() else ""
         except ValueError as error:
             raise DataError(
-                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must "
-                f"be one {expected}."
+                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Give one string "
+                "or object a line, or one list."
             ) from error
         yield number, value
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the object of every line that is not blank, with its number."""
-    for number, value in json_lines(text_lines(path), path, "JSON object"):
+    for number, value in _json_lines(text_lines(path), path):
         if isinstance(value, dict):
             yield number, value
         elif value != "":
@@ -226,22 +254,24 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             )
 
 
-def csv_values(path: Path, encoding: str = "utf-8") -> tuple[str, Values]:
-    """Return what separates the fields of a table, and its rows; an empty text for a blank row."""
+def csv_rows(path: Path, encoding: str = "utf-8") -> tuple[str, Values]:
+    """Return the delimiter of a table, and its rows; an empty text for a blank row."""
     # The limit is one of the process, 128 KiB at first: less than some documents.
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))
     lines = text_lines(path, encoding)
-    head: list[str] = []
+    start: list[str] = []
     filled: list[str] = []
-    while len(filled) < 2 and (line := next(lines, None)) is not None:
-        head.append(line)
+    for line in lines:
+        start.append(line)
         if line.strip():
             filled.append(line)
+        if len(filled) == 2:
+            break
     delimiter = _delimiter(filled, path)
-    return delimiter, _csv_rows(itertools.chain(head, lines), delimiter, path)
+    return delimiter, _csv_values(itertools.chain(start, lines), delimiter, path)
 
 
-def _csv_rows(lines: Iterable[str], delimiter: str, path: Path) -> Values:
+def _csv_values(lines: Iterable[str], delimiter: str, path: Path) -> Values:
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
     try:
@@ -267,28 +297,22 @@ def _csv_rows(lines: Iterable[str], delimiter: str, path: Path) -> Values:
 def _delimiter(lines: list[str], path: Path) -> str:
     """Return what separates the fields of the header; the row below it decides between several."""
     usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
-    widths = {sign: [_width(line, sign) for line in lines] for sign in DELIMITERS}
-    possible = [sign for sign in DELIMITERS if widths[sign] and widths[sign][0] > 1]
-    if len(lines) > 1 and lines[1].count('"') % 2 == 0:  # else the row ends in a later line
-        possible = [sign for sign in possible if widths[sign][1] > 1]
-    even = [sign for sign in possible if len(set(widths[sign])) == 1]
+    # a row with an open quote ends in a later line
+    rows = [line for i, line in enumerate(lines) if i == 0 or line.count('"') % 2 == 0]
+    widths = {sign: [_width(row, sign) for row in rows] for sign in DELIMITERS}
+    possible = [sign for sign in DELIMITERS if widths[sign] and min(widths[sign]) > 1]
+    even = []
+    if len(rows) == len(lines):
+        even = [sign for sign in possible if len(set(widths[sign])) == 1]
     if len(even) == 1:
-        possible = even
+        return even[0]
     if len(possible) > 1 and (even or usual not in possible):
         signs = " or by ".join(map(repr, possible))
         raise DataError(
             f"{path}: its fields may be separated by {signs}. Put fields that hold them in double "
             "quotes."
         )
-    delimiter = possible[0] if len(possible) == 1 else usual
-    if delimiter != usual:
-        _log_delimiter(path, delimiter)
-    return delimiter
-
-
-@lru_cache(maxsize=64)  # a file may be read more than once, and this is logged once
-def _log_delimiter(path: Path, delimiter: str) -> None:
-    log.info("%s: its fields are separated by %r", path, delimiter)
+    return possible[0] if len(possible) == 1 else usual
 
 
 def _width(line: str, delimiter: str) -> int:
@@ -298,59 +322,49 @@ def _width(line: str, delimiter: str) -> int:
         return 0
 
 
-def _is_words(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return bool(value and value.strip())
-    return False
+def _header(names: list[str], path: Path) -> list[str]:
+    """Return the names of columns; a column without a name is called by its place."""
+    header = [name.strip() or f"column_{i}" for i, name in enumerate(names, 1)]
+    for i, name in enumerate(header):
+        if name in header[:i]:
+            raise DataError(f"{path} has two columns named {name!r}. Rename one of them.")
+    return header
 
 
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _parquet_values(path: Path, column: str | None, whole: bool) -> tuple[str, Values]:
+def _parquet_rows(path: Path, column: str | None, whole: bool) -> tuple[str, Values]:
     """Return the column of the texts and the rows of a parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     def is_string(kind: pa.DataType) -> bool:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-        return any(is_kind(kind) for is_kind in kinds)
+        return kind in (pa.string(), pa.large_string(), pa.string_view())
 
     @contextmanager
     def explained() -> Iterator[None]:
-        # ValueError: strings that are not UTF-8
-        problems = (pa.ArrowException, ValueError, OverflowError, MemoryError)
         try:
             with _readable(path):
                 yield
-        except problems as error:
+        except (pa.ArrowException, ValueError) as error:  # ValueError: strings that are not UTF-8
             raise DataError(
                 f"{path} is not a readable parquet file: {error}. Write or download it again."
             ) from error
 
     with explained():
         schema = pq.read_schema(path)
-        chosen = choose_column(
-            column, {field.name: is_string(field.type) for field in schema}, str(path)
-        )
+    columns = {field.name: is_string(field.type) for field in schema}
+    chosen = choose_column(column, columns, str(path))
     names = schema.names if whole else [chosen]
 
-    def values() -> Values:
-        number = 0
+    def rows() -> Iterator[dict[str, Any]]:
         with explained(), pq.ParquetFile(path) as table:
             for batch in table.iter_batches(batch_size=1024, columns=names):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+                yield from batch.to_pylist()
 
-    return chosen, values()
+    return chosen, enumerate(rows(), 1)
 
 
-def _xlsx_values(path: Path) -> Values:
+def _xlsx_rows(path: Path) -> Values:
     """Yield the rows of the first sheet."""
     require("xlsx")
     from python_calamine import CalamineError, CalamineWorkbook
@@ -379,33 +393,3 @@ def _cell(value: Any) -> Any:
     if value == "":
         return None
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _header(names: list[str], path: Path) -> list[str]:
-    """Return the names of columns; a column without a name is called by its place."""
-    header = [name.strip() or f"column_{i}" for i, name in enumerate(names, 1)]
-    for i, name in enumerate(header):
-        if name in header[:i]:
-            raise DataError(f"{path} has two columns named {name!r}. Rename one of them.")
-    return header
-
-
-def read_rows(path: Path) -> tuple[list[str], Rows]:
-    """Return the columns of a table, and every row that is not blank with its number."""
-    name = path.name.lower().removesuffix(".gz")
-    if not name.endswith(TABLE_SUFFIXES):
-        raise DataError(
-            f"{path} is not a table that can be read. Valid: {', '.join(TABLE_SUFFIXES)}, each "
-            "also with .gz."
-        )
-    if not path.is_file():
-        raise DataError(
-            f"there is no file {path}. Give the labeled examples as {', '.join(TABLE_SUFFIXES[:3])}."
-        )
-    check_version = version_check(path)
-    values = csv_values(path)[1] if name.endswith(CSV_SUFFIXES) else json_objects(path)
-    rows = [(number, row) for number, row in values if row != ""]
-    check_version()
-    if not rows:
-        raise DataError(f"{path} holds no examples.")
-    return list(dict.fromkeys(name for _, row in rows for name in row)), rows

@@ -1,10 +1,10 @@
-"""Texts and rows as they come from a file, a table in memory or the hub, and the column to read."""
+"""Rows as they come from a file, a table in memory or the hub, and the column of the texts."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ Values = Iterator[tuple[int, Any]]
 class Row(NamedTuple):
     """A text with the other columns of its row, by name."""
 
-    text: object
+    text: Any
     others: dict[str, Any]
 
 
@@ -49,33 +49,31 @@ class Records:
     clean: Callable[[str], str] | None = None
     text_filter: str | None = None
 
-    def rows(self, whole: bool) -> Iterator[tuple[int, Any]]:
-        """Yield the texts, or with `whole` each as a `Row` with the other columns."""
+    def rows(self) -> Iterator[tuple[int, Row]]:
+        """Yield the number and the row of each text."""
         for number, value in self.values:
-            text = value
-            others: dict[str, Any] = {}
-            if self.column is not None and value != "":
-                text = self._text(number, value, self.column)
-                if whole:
-                    others = {key: item for key, item in value.items() if key != self.column}
-            if self.clean is not None and isinstance(text, str):
-                text = self.clean(text)
-            yield number, Row(text, others) if whole else text
+            row = Row(value, {})
+            if self.column is not None and value != "":  # a blank line has no columns
+                row = self._split(number, value, self.column)
+            if self.clean is not None and isinstance(row.text, str):
+                row = row._replace(text=self.clean(row.text))
+            yield number, row
 
-    def _text(self, number: int, value: Any, column: str) -> object:
-        if isinstance(value, dict) and column in value:
-            return value[column]
-        here = f"{self.where}, {self.unit} {number}"
+    def _split(self, number: int, value: Any, column: str) -> Row:
+        """Return the text in a column, and the other columns."""
+        place = f"{self.where}, {self.unit} {number}"
         if not isinstance(value, dict):
             raise DataError(
-                f"{here} is not an object with the key {column!r}: {shorten(repr(value), 60)}."
+                f"{place} is not an object with the key {column!r}: {shorten(repr(value), 60)}."
             )
-        inner = inner_value(value, column)
-        if inner is None:
+        others = {key: item for key, item in value.items() if key != column}
+        if column in value:
+            return Row(value[column], others)
+        if not has_inner(value, column):
             raise DataError(
-                f"{here} has no {column!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
+                f"{place} has no {column!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
             )
-        return inner[0]
+        return Row(inner_value(value, column), others)
 
 
 def version_check(*paths: Path) -> Callable[[], None]:
@@ -105,14 +103,20 @@ def changed(source: object) -> str:
     )
 
 
-def inner_value(value: Any, name: str) -> tuple[Any] | None:
-    """Return the value under a name such as `doc.text`, which leads into inner objects, in a tuple;
-    None if there is none."""
+def inner_value(value: Any, name: str) -> Any:
+    """Return the value under a name such as `doc.text`, which leads into inner objects."""
     for part in name.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return None
         value = value[part]
-    return (value,)
+    return value
+
+
+def has_inner(value: Any, name: str) -> bool:
+    """Return whether there is a value under a name such as `doc.text`."""
+    try:
+        inner_value(value, name)
+    except (KeyError, TypeError):
+        return False
+    return True
 
 
 def choose_column(column: str | None, columns: Mapping[str, bool], where: str) -> str:
@@ -124,7 +128,7 @@ def choose_column(column: str | None, columns: Mapping[str, bool], where: str) -
     >>> choose_column(None, {"id": False, "body": True}, "posts.csv")
     'body'
     """
-    names = ", ".join(repr(name) for name in columns) or "none"
+    names = ", ".join(map(repr, columns)) or "none"
     strings = [name for name, is_string in columns.items() if is_string]
     if column is not None:
         if column not in columns:
@@ -132,7 +136,7 @@ def choose_column(column: str | None, columns: Mapping[str, bool], where: str) -
             guess = f" Did you mean {near[0]!r}?" if near else ""
             raise DataError(f"{where} has no column {column!r}.{guess} Columns: {names}.")
         if column not in strings:
-            texts = ", ".join(repr(name) for name in strings) or "none"
+            texts = ", ".join(map(repr, strings)) or "none"
             raise DataError(
                 f"{where}: column {column!r} does not hold text. Columns that do: {texts}."
             )
@@ -145,6 +149,16 @@ def choose_column(column: str | None, columns: Mapping[str, bool], where: str) -
         return strings[0]
     problem = f"{len(strings)} columns of text" if strings else "no column of text"
     raise DataError(f"{where} has {problem}. Name the one to read with column=. Columns: {names}.")
+
+
+def read_strings(texts: Any) -> Records:
+    """Return the records of a list, or of any other iterable, of strings."""
+    if isinstance(texts, bytes | bytearray | Mapping) or not isinstance(texts, Iterable):
+        raise DataError(
+            f"texts were given as {type(texts).__name__}; give a list of strings, a file, the "
+            "name of a corpus or a hub dataset (org/name)."
+        )
+    return Records("memory", "texts", "the given texts", "item", enumerate(texts))
 
 
 def table_columns(table: Any) -> list[str] | None:
@@ -170,12 +184,11 @@ def read_table(table: Any, names: list[str], column: str | None, whole: bool = F
             yield None if is_missing(value) and not isinstance(value, str) else value
 
     def holds_text(name: str) -> bool:
-        if name == column:
-            return True
         preview = itertools.islice(cells(name), PREVIEW_ROWS)
         return isinstance(next((value for value in preview if value is not None), None), str)
 
-    chosen = choose_column(column, {name: holds_text(name) for name in names}, where)
+    kinds = {name: name == column or holds_text(name) for name in names}
+    chosen = choose_column(column, kinds, where)
     columns = names if whole else [chosen]
     rows = zip(*(cells(name) for name in columns), strict=True)
     values = enumerate(dict(zip(columns, row, strict=True)) for row in rows)

@@ -6,27 +6,23 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any
-
-from layerscope.errors import LayerscopeError
-
-if os.name != "nt":
-    from multiprocessing import forkserver
 
 log = logging.getLogger("layerscope")
 
 # A process without threads or a GPU that forks workers: they start in milliseconds.
 START = "spawn" if os.name == "nt" else "forkserver"
+# Nothing is imported from the current folder, and each worker uses one core.
+ENVIRONMENT = {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+
+Answer = Callable[[Any, Any], Any]
 
 
 def cores_here() -> int:
@@ -34,137 +30,90 @@ def cores_here() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class WorkerError(LayerscopeError):
-    """A request that a worker could not answer, with the reason."""
-
-
 class WorkerPool(AbstractContextManager["WorkerPool"]):
     """Answers requests with `answer(setup, request)`, a function of a module, in child processes.
 
-    With fewer than two `workers` everything is answered in this process. The processes start with
-    the first request, until which `setup` may be replaced; after `get_ready` they start sooner. A
-    process that dies, or cannot be started, costs time but no result: from then on this process
-    answers.
+    With fewer than two `workers` this process answers. If a worker dies, or raises an error, this
+    process answers that request and all that follow.
     """
 
-    def __init__(
-        self,
-        answer: Callable[[Any, Any], Any],
-        setup: Any,
-        workers: int,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, answer: Answer, setup: Any, workers: int) -> None:
         self.answer = answer
         self.setup = setup
         self.count = workers if workers > 1 else 0
-        self._environment = dict(environment or {})
         self._executor: ProcessPoolExecutor | None = None
+        if self.count:
+            context = multiprocessing.get_context(START)
+            self._executor = ProcessPoolExecutor(self.count, context, _begin, (answer, setup))
+            if os.name != "nt":
+                # the server imports what the workers need while this process goes on
+                from multiprocessing import forkserver
+
+                with children_start():
+                    multiprocessing.set_forkserver_preload([answer.__module__])
+                    forkserver.ensure_running()
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
         """End the processes."""
+        self.count = 0
         if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
+            self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
-
-    def get_ready(self) -> None:
-        """Start the process that forks the others, and let it import what they need, in the
-        background. Where there are no forks, nothing happens before the first request."""
-        if self.count and START == "forkserver":
-            try:
-                with children_start(self._environment):
-                    multiprocessing.set_forkserver_preload([self.answer.__module__])
-                    forkserver.ensure_running()
-            except OSError as error:
-                self._give_up(error)
 
     def map(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Yield the answers, in the order of the requests."""
-        for request, future in self._submit(list(requests)):
-            yield (
-                self.answer(self.setup, request)
-                if future is None
-                else self._result(request, future)
-            )
-
-    def _submit(self, requests: list[Any]) -> list[tuple[Any, Future[Any] | None]]:
-        if not self.count:
-            return [(request, None) for request in requests]
-        try:
-            with children_start(self._environment):
-                if self._executor is None:
-                    context = multiprocessing.get_context(START)
-                    setup = pickle.dumps((self.answer, self.setup))
-                    self._executor = ProcessPoolExecutor(
-                        self.count, context, _begin, (setup, self._environment)
-                    )
-                return [(request, self._executor.submit(_answer, request)) for request in requests]
-        except (OSError, BrokenProcessPool, pickle.PickleError, AttributeError, TypeError) as error:
-            self._give_up(error)
-            return [(request, None) for request in requests]
-
-    def _result(self, request: Any, future: Future[Any]) -> Any:
-        try:
-            good, answer = future.result()
-        except BrokenProcessPool as error:
-            if self.count:
-                self._give_up(error)
-            return self.answer(self.setup, request)
-        if not good:
-            raise WorkerError(answer)
-        return answer
-
-    def _give_up(self, error: Exception) -> None:
-        reason = str(error) or type(error).__name__
-        log.warning("worker processes stopped (%s); this process does their work", reason)
-        self.close()
-        self.count = 0
+        remaining = list(requests)
+        if self._executor is not None:
+            try:
+                with children_start():
+                    futures = [self._executor.submit(_answer, request) for request in remaining]
+                for future in futures:
+                    yield future.result()
+                    remaining.pop(0)
+            except Exception as error:
+                reason = str(error) or type(error).__name__
+                log.warning("worker processes stopped (%s); this process does their work", reason)
+                self.close()
+        for request in remaining:
+            yield self.answer(self.setup, request)
 
 
 @contextmanager
-def children_start(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let processes that are spawned in the block import nothing from the current folder, and start
-    with these variables.
+def children_start() -> Iterator[None]:
+    """Let processes that start in the block have the environment of workers.
 
     The main program is hidden from them: a script without `if __name__ == "__main__"` would run
-    again in each. Ctrl-C is for this process, which then ends them.
+    again in each.
     """
-    settings = {**environment, "PYTHONSAFEPATH": "1"}
-    before = {name: os.environ.get(name) for name in settings}
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
     main = sys.modules["__main__"]
-    os.environ.update(settings)
-    if os.name != "nt":
-        resource_tracker.ensure_running()  # first: when it starts, it lets Ctrl-C through again
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ.update(ENVIRONMENT)
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        if os.name != "nt":
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, value in before.items():
             if value is None:
-                os.environ.pop(name, None)
+                del os.environ[name]
             else:
                 os.environ[name] = value
 
 
-_work: tuple[Callable[[Any, Any], Any], Any]
+_work: tuple[Answer, Any]
 
 
-def _begin(setup: bytes, environment: Mapping[str, str]) -> None:
+def _begin(answer: Answer, setup: Any) -> None:
     """Get a worker process ready; it ends with the process that started it."""
     global _work
-    os.environ.update(environment)  # a process that forks keeps the variables it was started with
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(2, 1)  # what a library prints is not part of this command's output
-    _work = pickle.loads(setup)  # noqa: S301 - made by the process that started this one
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
+    os.dup2(2, 1)  # a library's prints are not part of this command's output
+    _work = (answer, setup)
 
 
 def _end_with(parent: Any) -> None:
@@ -172,9 +121,6 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _answer(request: Any) -> tuple[bool, Any]:
+def _answer(request: Any) -> Any:
     answer, setup = _work
-    try:
-        return True, answer(setup, request)
-    except Exception as error:
-        return False, f"{type(error).__name__}: {error}"
+    return answer(setup, request)

@@ -19,7 +19,6 @@ from layerscope.core.identity import model_key
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.sites import pick_layers
 from layerscope.core.templates import get_template
-from layerscope.data.items import PackedTexts
 from layerscope.engines import Advance, Engine, ModelRecipe, Work, ignore_progress
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
@@ -117,7 +116,7 @@ class EmbedWork(Work[slice, Embedded]):
 
     def __init__(self, encoder: Encoder, texts: Sequence[str], kind: str) -> None:
         self.encoder = encoder
-        self.texts = PackedTexts(texts)
+        self.texts = texts
         self.kind = kind
         self.memory = encoder.memory
 

@@ -20,7 +20,7 @@ import numpy as np
 from layerscope.choose import Decision, Scores, claim_of_any, decide
 from layerscope.choose.choice import Choice
 from layerscope.core.readout import HEAD, Readout
-from layerscope.data.corpus import lack_words
+from layerscope.data.filters import lack_words
 from layerscope.errors import LayerscopeError
 from layerscope.improving.candidates import exportable, find_readout
 from layerscope.improving.choose import as_choice, baseline_of, limits_of, make_candidates

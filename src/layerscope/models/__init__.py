@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from layerscope.data.views import ViewSettings
 from layerscope.models.catalogue import MODELS, catalogue
 from layerscope.models.families import FAMILIES, Family, GenericFamily, pre_norm_taps
 from layerscope.models.inputs import (
@@ -10,7 +11,6 @@ from layerscope.models.inputs import (
     ReadSettings,
     Row,
     ViewInputs,
-    ViewSettings,
 )
 from layerscope.models.load import kind_read_by, load, open_model, wrap
 from layerscope.models.loaded import LoadedModel, Tokens

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +19,9 @@ from torch import Tensor, nn
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, make_batch
 from layerscope.data.items import Items
-from layerscope.errors import DataError, InvalidValueError, ModelError
+from layerscope.errors import DataError, InvalidValueError, LayerscopeError, ModelError
 from layerscope.models import modules
-from layerscope.models.inputs import (
-    ItemReader,
-    ReadSettings,
-    TextReader,
-    cut_by_characters,
-    tokenizer_explained,
-)
+from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_by_characters
 
 FileState = tuple[int, int, int]
 
@@ -35,7 +30,7 @@ _TOKENIZING = threading.Lock()  # texts are read ahead in threads, and a tokeniz
 
 
 def file_state(path: Path) -> FileState | None:
-    """A file's size, modification time and inode; None where it is gone."""
+    """Return a file's size, modification time and inode; None where it is gone."""
     try:
         facts = path.stat()
     except OSError:
@@ -62,8 +57,8 @@ class LoadedModel:
     name: str
     identity: dict[str, Any] = field(default_factory=dict)
     files: dict[Path, FileState | None] = field(default_factory=dict, repr=False, compare=False)
-    """The files of its weights as they were when it was loaded. They may be mapped: who writes to
-    one changes the model."""
+    """The files of its weights as they were when it was loaded. The weights may be mapped: whoever
+    writes to a file changes the model."""
 
     def __post_init__(self) -> None:
         self._accepts = modules.forward_parameters(self.module)
@@ -72,28 +67,28 @@ class LoadedModel:
         self._tokenizer = copy.deepcopy(self.tokenizer)
         if self._tokenizer is not None:
             self._tokenizer.truncation_side = "right"
-        self.shares_prefixes: bool | None = None  # not tried yet: see `models.prefix`
-        self._tried = False  # nor this: see `find_shortcuts`
+        self.shares_prefixes: bool | None = None  # None: not tried yet, see `models.prefix`
+        self._shortcuts_tried = False
 
     def check_files(self) -> None:
-        """An error if a file of the weights is not the one that was loaded."""
+        """Raise an error if a file of the weights is not the one that was loaded."""
         for path, before in self.files.items():
             if file_state(path) != before:
                 raise ModelError(
-                    f"{path} was changed while {self.name} was in use, so results would mix two models. Run the same command "
-                    "again, or load the model again."
+                    f"{path} was changed while {self.name} was in use, so results would mix two "
+                    "models. Run the same command again, or load the model again."
                 )
 
     def warnings(self, final_norm: str = "raw") -> list[str]:
         """Return what a reader of results must know about the model."""
-        out = []
+        notes = []
         if self.anatomy.final_norm is None and final_norm != "raw":
-            out.append(
+            notes.append(
                 f"this model has no final norm: final_norm={final_norm} is the same as raw here."
             )
         if quantization := self.identity.get("quantization"):
-            out.append(f"the weights were quantized ({quantization}) in their source.")
-        return out
+            notes.append(f"the weights were quantized ({quantization}) in their source.")
+        return notes
 
     @property
     def kind(self) -> str:
@@ -101,10 +96,11 @@ class LoadedModel:
         return "texts"
 
     def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
-        """What turns items into the model's input."""
+        """Return the reader that turns items into the model's input."""
         if items.kind != self.kind:
             raise DataError(
-                f"{self.name} reads {self.kind}, not {items.kind}: give {self.kind} (data=), or another model."
+                f"{self.name} reads {self.kind}, not {items.kind}: give {self.kind} (data=), or "
+                "another model."
             )
         return self._reader(items, settings or ReadSettings())
 
@@ -113,7 +109,7 @@ class LoadedModel:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether items are run alone, because padding would change what the model computes."""
+        """True if items are run alone, because padding would change what the model computes."""
         return False
 
     @property
@@ -123,12 +119,10 @@ class LoadedModel:
 
     @property
     def has_class_token(self) -> bool:
-        """Whether the first token stands for the text: of models that see both ways and have such a
+        """True if the first token stands for the text: in models that see both ways and have such a
         token."""
-        return (
-            bool(self.identity.get("bidirectional"))
-            and getattr(self.tokenizer, "cls_token_id", None) is not None
-        )
+        is_bidirectional = bool(self.identity.get("bidirectional"))
+        return is_bidirectional and getattr(self.tokenizer, "cls_token_id", None) is not None
 
     @cached_property
     def width(self) -> int:
@@ -141,11 +135,11 @@ class LoadedModel:
 
     @property
     def preparation(self) -> Any:
-        """What makes the model's input of items: the tokenizer."""
+        """The tokenizer, or what else makes the model's input of items."""
         return self.tokenizer
 
     def own_identity(self) -> dict[str, Any]:
-        """What of the model's identity only models of its kind have."""
+        """Return the part of the identity that only models of its kind have."""
         return {}
 
     @cached_property
@@ -155,42 +149,43 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go."""
+        """The device of the input."""
         return modules.input_device(self.module)
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in."""
+        """The type of the model's numbers."""
         return modules.weights_dtype(self.module)
 
     @property
     def pad_id(self) -> int:
-        """A token id to pad with; padding is masked, so any valid id will do where the model names
+        """A token id to pad with. Padding is masked, so any valid id will do where the model names
         none."""
         if self._positions_pad is not None:
             return self._positions_pad
         config = getattr(self.module, "config", None)
-        named = [getattr(x, "pad_token_id", None) for x in (self.tokenizer, config)]
-        token = next(
-            (i for i in (*named, getattr(self.tokenizer, "eos_token_id", None)) if i is not None), 0
-        )
-        return int(token[0] if isinstance(token, list) else token)
+        names = ((self.tokenizer, "pad_token_id"), (config, "pad_token_id"))
+        for owner, name in (*names, (self.tokenizer, "eos_token_id")):
+            token = getattr(owner, name, None)
+            if token is not None:
+                return int(token[0] if isinstance(token, list) else token)
+        return 0
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, cache: Any = None) -> Any:
         """Run the base model without gradients on texts padded on the right.
 
         `cache` holds the keys and values of tokens before these, the same for all.
         """
-        if attention_mask.device.type == "cpu" and not bool(
-            attention_mask[:, 0].all()
-        ):  # the host would wait for a GPU here
+        # the host would wait for a GPU here
+        if attention_mask.device.type == "cpu" and not bool(attention_mask[:, 0].all()):
             raise ModelError(
-                "texts are padded on the left: pad them on the right, which is exact for every model."
+                "texts are padded on the left: pad them on the right, which is exact for every "
+                "model."
             )
         if "attention_mask" not in self._accepts and not bool(attention_mask.all()):
             raise ModelError(
-                f"{type(self.module).__name__} takes no attention mask, so padding would be read as text. "
-                "Give it texts of one length at a time (batch size 1)."
+                f"{type(self.module).__name__} takes no attention mask, so padding would be read "
+                "as text. Give it texts of one length at a time (batch size 1)."
             )
         if cache is not None:
             before = attention_mask.new_ones((len(attention_mask), int(cache.get_seq_length())))
@@ -199,22 +194,22 @@ class LoadedModel:
 
     @property
     def item_bytes(self) -> int:
-        """What one text's input takes: next to nothing."""
+        """The memory of one item's input; next to nothing for a text."""
         return 0
 
     def lengths(self, rows: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
-        """How many tokens each of some rows has."""
+        """Return the number of tokens of each row."""
         return [len(row) for row in rows]
 
     def make_batch(self, rows: Sequence[Sequence[int] | np.ndarray]) -> Batch:
-        """Rows of token ids as one batch on the model's device, padded on the right."""
+        """Return rows of token ids as one batch on the model's device, padded on the right."""
         return make_batch(rows, self.pad_id, self.device)
 
     def find_shortcuts(self) -> None:
-        """Try once which steps of a model on a GPU kernels can do together; there must be no hooks
-        that would see the passes."""
-        if not self._tried and self.device.type == "cuda":
-            self._tried = True
+        """Try once which steps of a model on a GPU kernels can do together. No hook may watch these
+        passes."""
+        if not self._shortcuts_tried and self.device.type == "cuda":
+            self._shortcuts_tried = True
             modules.find_shortcuts(self.module)
 
     def run(self, batch: Batch) -> Any:
@@ -237,9 +232,9 @@ class LoadedModel:
         if self._tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer; pass one to wrap(module, tokenizer).")
         self._check_length(longest)
-        heads, shortened = cut_by_characters(texts, longest)
+        beginnings, shortened = cut_by_characters(texts, longest)
         with _TOKENIZING, tokenizer_explained(self.name):
-            tokens = self._encode(heads, longest)
+            tokens = self._encode(beginnings, longest)
             for i in shortened:
                 if not tokens.truncated[i]:
                     whole = self._encode([texts[i]], longest)
@@ -291,38 +286,54 @@ class LoadedModel:
         return ids, [[(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings]
 
 
+@contextmanager
+def tokenizer_explained(name: str) -> Iterator[None]:
+    """Turn the error of a tokenizer whose files do not fit together into a clear one. It fails on
+    some texts only, such as those of new words."""
+    try:
+        yield
+    except LayerscopeError:
+        raise
+    except BaseException as error:  # a panic of the tokenizers library is not an Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+        raise ModelError(
+            f"the tokenizer of {name} cannot tokenize a text ({reason}). Its files are incomplete "
+            "or damaged: fetch them again."
+        ) from error
+
+
 def width_of(module: nn.Module, run: Callable[[], Any]) -> int:
-    """Number of features of a token's state."""
+    """Return the number of features of a token's state."""
     config = getattr(module, "config", None)
     width = getattr(config, "hidden_size", None) or getattr(config, "d_model", None)
     if width is None:
         output = modules.first(run())
         if not isinstance(output, Tensor):
             raise ModelError(
-                f"the width of {type(module).__name__} could not be told from its config or its output."
+                f"the width of {type(module).__name__} could not be told from its config or its "
+                "output."
             )
         width = output.shape[-1]
     return int(width)
 
 
 def positions_pad(module: nn.Module) -> int | None:
-    """The padding id that RoBERTa and its kin count positions from, or None.
+    """Return the padding id that RoBERTa and its kin count positions from, or None.
 
     They make positions from the token ids, skipping that id and starting after it: they must be
     padded with it.
     """
     for name, part in module.named_modules():
-        if (
-            name.endswith("position_embeddings")
-            and isinstance(part, nn.Embedding)
-            and part.padding_idx is not None
-        ):
-            return part.padding_idx
+        is_table = name.endswith("position_embeddings") and isinstance(part, nn.Embedding)
+        if is_table and part.padding_idx is not None:
+            return int(part.padding_idx)
     return None
 
 
 def context_length(module: nn.Module) -> int | None:
-    """The longest text in tokens, as the config says it."""
+    """Return the longest text in tokens, according to the config."""
     config = getattr(module, "config", None)
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
     length = next((value for name in names if (value := getattr(config, name, None))), None)

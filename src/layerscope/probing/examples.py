@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from layerscope.data.corpus import Corpus
-from layerscope.data.items import is_items
-from layerscope.data.kinds import get_kind
-from layerscope.data.labeled import PARTS, LabeledItems
+from layerscope.data.items import PARTS, LabeledItems, get_kind, is_items
 from layerscope.data.readers import TABLE_SUFFIXES, read_rows
 from layerscope.data.records import as_label, is_missing
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, clean_names

@@ -20,7 +20,7 @@ from layerscope.core.identity import model_key
 from layerscope.core.scores import DRAWS
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
-from layerscope.data.labeled import LabeledItems
+from layerscope.data.items import LabeledItems
 from layerscope.engines import Engine
 from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by

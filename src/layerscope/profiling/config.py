@@ -9,8 +9,8 @@ from typing import Any
 
 from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
-from layerscope.data.augment import AUGMENTERS
-from layerscope.data.kinds import get_kind, setting_names
+from layerscope.data.items import get_kind, setting_names
+from layerscope.data.views import AUGMENTERS
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
 from layerscope.metrics.entropy import check_alpha
@@ -116,7 +116,7 @@ def make_config(
 
 def _check(config: ProfileConfig) -> None:
     options = config.options
-    named = {"final_norm": FINAL_NORMS, "augmenter": AUGMENTERS}
+    named = {"final_norm": FINAL_NORMS, "augmenter": AUGMENTERS.all()}
     named |= dict.fromkeys(("rows", "pooled_rows", "view_rows", "lidar_rows"), ROW_PREPARATIONS)
     for name, valid in named.items():
         value = getattr(config if hasattr(config, name) else options, name)

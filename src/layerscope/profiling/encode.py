@@ -331,7 +331,7 @@ class ShardWork(Work[np.ndarray, tuple[EncodedShard, int]]):
         batch_size: int | None,
     ) -> None:
         self.recipe = recipe
-        self.items = items.packed()
+        self.items = items
         self.sites = sites
         self.config = config
         self.batch_size = batch_size

@@ -19,9 +19,9 @@ from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions
 from layerscope.core.sites import site_of
-from layerscope.data.corpus import lack_words, refuse_missing
-from layerscope.data.items import is_items
-from layerscope.data.kinds import open_items, setting_names
+from layerscope.data.corpus import refuse_missing
+from layerscope.data.filters import lack_words
+from layerscope.data.items import is_items, open_items, setting_names
 from layerscope.engines import Engine
 from layerscope.maps import LayerMap, Vectors, make_map, pick
 from layerscope.metrics.registry import MetricName

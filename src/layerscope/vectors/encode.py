@@ -14,7 +14,6 @@ from layerscope.capture.pooling import drop_sink
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout, kinds_of
 from layerscope.core.templates import Template, get_template
-from layerscope.data.items import PackedTexts
 from layerscope.engines import (
     Advance,
     Engine,
@@ -194,7 +193,7 @@ class ChunkWork(Work[tuple[int, slice], TextVectors]):
         self.recipe = recipe
         self.memory = 0 if recipe is None else recipe.memory
         self.requests = [request for request, _ in work]
-        self.texts = [texts if model is not None else PackedTexts(texts) for _, texts in work]
+        self.texts = [list(texts) for _, texts in work]
         self._encoders: dict[EncodeRequest, TextEncoder] = {}
 
     def open(self) -> None:

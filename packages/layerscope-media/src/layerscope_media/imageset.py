@@ -153,10 +153,6 @@ class ImageSet:
             columns["class"] = [self.classes[int(self.labels[int(i)])] for i in numbers]
         return Shown([str(self.names[int(i)]) for i in numbers], columns, _sheet(self, numbers))
 
-    def packed(self) -> ImageSet:
-        """Images are sent as they are: paths, or what they hold in memory."""
-        return self
-
     def warnings(self) -> list[str]:
         """What was left out, and what is there more than once."""
         out = []

@@ -14,7 +14,10 @@ IMAGES = ItemKind(
     partial(load_images, progress=None),
     ("column", "limit", "split"),
     settings={"tokens": ("patches", "all"), "image_pooling": ("mean", "class")},
-    refused={"max_length": "max_length cuts texts; images are not cut. Leave it out."},
+    refused={
+        "max_length": "max_length cuts texts; images are not cut. Leave it out.",
+        "augmenter": "augmenter is for texts. Leave it out.",
+    },
     open_labeled=labeled_images,
     loader="layerscope_media.load_images",
 )
@@ -23,6 +26,9 @@ SOUNDS = ItemKind(
     "sounds",
     load_sounds,
     ("limit",),
-    refused={"max_length": "max_length cuts texts; sounds are read whole. Leave it out."},
+    refused={
+        "max_length": "max_length cuts texts; sounds are read whole. Leave it out.",
+        "augmenter": "augmenter is for texts. Leave it out.",
+    },
     loader="layerscope_media.load_sounds",
 )

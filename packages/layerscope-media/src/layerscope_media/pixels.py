@@ -19,8 +19,8 @@ from PIL import Image as pil
 from PIL import ImageEnhance, ImageFilter
 from PIL.Image import Image
 
-from layerscope.data import WorkerError, WorkerPool, cores_here
-from layerscope.errors import DataError, ModelError, UnknownNameError
+from layerscope.data import WorkerPool, cores_here
+from layerscope.errors import DataError, LayerscopeError, ModelError, UnknownNameError
 from layerscope_media.imageset import ImageSet, Item, decode, inspect
 
 FILE = "preprocessor_config.json"
@@ -302,11 +302,13 @@ class PixelReader(AbstractContextManager["PixelReader"]):
             and self._count > 1
             and (self._asked is not None or self._done + images >= _START_AFTER)
         ):
-            self._pool = WorkerPool(answer, self.processor, self._count, {"OMP_NUM_THREADS": "1"})
+            self._pool = WorkerPool(answer, self.processor, self._count)
         self._done += images
         if self._pool is None:
             return [one for request in requests for one in answer(self.processor, request)]
         try:
             return [one for several in self._pool.map(requests) for one in several]
-        except WorkerError as error:
+        except LayerscopeError:
+            raise
+        except Exception as error:
             raise DataError(f"an image could not be prepared: {error}") from error

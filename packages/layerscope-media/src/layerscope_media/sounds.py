@@ -62,10 +62,6 @@ class SoundSet:
         """Sounds are shown as points alone."""
         return Shown()
 
-    def packed(self) -> SoundSet:
-        """Sounds are sent as they are."""
-        return self
-
     def warnings(self) -> list[str]:
         """What is there more than once."""
         return duplicate_warnings(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from layerscope.errors import UnknownNameError
+from layerscope_paper.nlpaug_views import NLPAUG
 
 # `paper`: formulas as printed. `released`: habits of the authors' code, for parity with the
 # published numbers; docs/conventions.md says what each one does to them.
@@ -17,7 +18,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "released": {
         "final_norm": "hf",
         "views": 16,
-        "augmenter": "nlpaug",
+        "augmenter": NLPAUG.name,
         "view_rows": "centered-unit",
         "lidar_rows": "centered-unit",
         "clamp_gram": True,

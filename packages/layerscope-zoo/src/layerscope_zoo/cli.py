@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from layerscope.catalogue import Entry
 from layerscope.core.formatting import split_names
-from layerscope.data.catalogue import CORPORA
+from layerscope.data.corpus import CORPORA
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks import TASKS, resolve_tasks
 from layerscope.models import MODELS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from layerscope.data import HubSpec
-from layerscope.data.catalogue import CorpusEntry
+from layerscope.data.corpus import CorpusEntry
 from layerscope.data.hub import read_hub
 from layerscope.data.records import Records
 from layerscope_zoo.origins import File, HubDataset, Published

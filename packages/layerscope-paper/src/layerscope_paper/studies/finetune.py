@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from layerscope.capture import make_batch
 from layerscope.core.columns import PLACE, names
 from layerscope.data import Corpus
-from layerscope.data.augment import make_views
+from layerscope.data.views import make_views
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import metrics
 from layerscope.models import LoadedModel, wrap
