@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -157,7 +158,7 @@ def load_corpus(
         )
     stream = TextStream(spec, column=column, encoding=encoding, text_filter=text_filter, once=True)
     with closing(stream.read(whole=False)) as rows:
-        texts = [row.text for row in islice(rows, limit)]
+        texts = [row.text for row in islice(rows, min(limit or sys.maxsize, sys.maxsize))]
     min_words = PAPER_MIN_WORDS if stream.text_filter == "paper" else None
     source = {
         **stream.source,
