@@ -17,8 +17,7 @@ from layerscope.capture import Batch, FinalNorm, Site, fits_on_device
 from layerscope.capture.reduce import check_finite
 from layerscope.core.readout import Readout
 from layerscope.data.corpus import Corpus
-from layerscope.data.items import Items
-from layerscope.data.items import get_kind
+from layerscope.data.items import Items, get_kind
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.forward import Look, read_states
 from layerscope.models import LoadedModel
