@@ -45,8 +45,8 @@ class Accelerator(Protocol):
     def usable_solvers(self, index: int) -> str:
         """Return the solvers that work on a device."""
 
-    def reducer(self) -> type[Any]:
-        """Return the subclass of `capture.Reducer` for the device."""
+    def reduction(self) -> type[Any]:
+        """Return the subclass of `capture.BatchReduction` for the device."""
 
     def encode_in_memory(self, task: Any, bar: Any) -> Any:
         """Plan and encode the items of a profile, whose vectors stay on the device."""

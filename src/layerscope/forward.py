@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerscope.capture import Batch, Capture, FinalNorm, Site, run_batches, token_budget
+from layerscope.capture.hooks import apply_norm
 from layerscope.errors import DataError
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Part, Row
@@ -95,18 +96,13 @@ def read_states(
     For what no reduction of `capture` does. Rows come in batches of similar length, not in the
     order given: `numbers` says which they are.
     """
-    now: tuple[list[int], Batch] | None = None
-
-    def show(site: int, raw: Tensor, state: Tensor) -> None:
-        assert now is not None
-        look(*now, site, raw, state)
-
-    with Capture(model.anatomy, sites, final_norm, show) as capture:
+    with Capture(model.anatomy, sites, final_norm) as capture:
 
         def run(numbers: list[int], batch: Batch) -> None:
-            nonlocal now
-            now = (numbers, batch)
-            capture.run(lambda: model.run(batch))
+            def read(site: int, raw: Tensor, norm: nn.Module | None) -> None:
+                look(numbers, batch, site, raw, apply_norm(norm, raw))
+
+            capture.run(lambda: model.run(batch), read)
 
         BatchRunner(model, batch_size).run(rows, run)
 

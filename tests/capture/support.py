@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from layerscope.capture import Anatomy, Batch, Capture, Reduced, Reducer, expand_sites
+from layerscope.capture import (
+    Anatomy,
+    Batch,
+    BatchReduction,
+    Capture,
+    Reduced,
+    Reducer,
+    expand_sites,
+)
+from layerscope.capture.hooks import apply_norm
 from layerscope.metrics import Options
 from layerscope.models import LoadedModel
 
@@ -31,11 +40,11 @@ def capture_states(
     found = expand_sites(sites, model.anatomy)
     states: dict[int, Tensor] = {}
 
-    def keep(index: int, _raw: Tensor, state: Tensor) -> None:
-        states[index] = state.clone()
+    def keep(index: int, raw: Tensor, norm: nn.Module | None) -> None:
+        states[index] = apply_norm(norm, raw).clone()
 
-    with Capture(model.anatomy, found, final_norm, keep) as capture:  # type: ignore[arg-type]
-        capture.run(lambda: model.forward(ids, torch.ones_like(ids)))
+    with Capture(model.anatomy, found, final_norm) as capture:  # type: ignore[arg-type]
+        capture.run(lambda: model.forward(ids, torch.ones_like(ids)), keep)
     return [states[i] for i in range(len(found))]
 
 
@@ -44,7 +53,7 @@ def reduce_states(
     states: Sequence[Tensor],
     options: Options | None = None,
     token_level: bool = True,
-    kind: type[Reducer] = Reducer,
+    kind: type[BatchReduction] = BatchReduction,
 ) -> Reduced:
     """What the reducer keeps of given states: block k of a toy model returns `states[k]`."""
     blocks = [nn.Identity() for _ in states]
@@ -54,5 +63,7 @@ def reduce_states(
         for block, state in zip(blocks, states, strict=True):
             block(state)
 
-    with kind(anatomy, expand_sites(["block.*"], anatomy), "raw", options or Options()) as reducer:
-        return reducer.run(batch, forward, token_level)
+    sites = expand_sites(["block.*"], anatomy)
+    with Reducer(anatomy, sites, "raw", options or Options()) as reducer:
+        reducer.reduction = kind
+        return reducer.measure(batch, forward, token_level)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.capture import Anatomy, Capture, Tap, expand_sites
+from layerscope.capture.hooks import apply_norm
 from layerscope.errors import ModelError
 from layerscope.models import LoadedModel
 from tests.capture.support import capture_states, hooks_on
@@ -66,7 +67,7 @@ def test_branches_are_never_normed_and_mid_is() -> None:
 
 def test_unknown_final_norm_is_refused() -> None:
     with pytest.raises(ValueError, match="applied, raw, hf"):
-        Capture(tiny_model().anatomy, [], "none", lambda *_: None)  # type: ignore[arg-type]
+        Capture(tiny_model().anatomy, [], "none")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -101,11 +102,11 @@ def test_one_pass_reads_every_site_once() -> None:
         passes[0] += 1
         model.forward(some_ids(), torch.ones_like(some_ids()))
 
-    with Capture(model.anatomy, sites, "applied", lambda i, *_: seen.append(i)) as capture:
-        capture.run(forward)
+    with Capture(model.anatomy, sites, "applied") as capture:
+        capture.run(forward, lambda i, *_: seen.append(i))
         assert seen == list(range(len(sites)))
         assert passes[0] == 1
-        capture.run(forward)
+        capture.run(forward, lambda i, *_: seen.append(i))
     assert seen == 2 * list(range(len(sites)))
 
 
@@ -120,7 +121,7 @@ def model() -> Iterator[LoadedModel]:
 @pytest.mark.parametrize(
     "error", [RuntimeError, KeyboardInterrupt, torch.OutOfMemoryError, SystemExit]
 )
-@pytest.mark.parametrize("where", ["block", "on_state"])
+@pytest.mark.parametrize("where", ["block", "read"])
 def test_hooks_go_whatever_happens(
     model: LoadedModel, error: type[BaseException], where: str
 ) -> None:
@@ -132,15 +133,15 @@ def test_hooks_go_whatever_happens(
     sites = expand_sites(None, model.anatomy)
     states: list[weakref.ref[Tensor]] = []
 
-    def on_state(index: int, raw: Tensor, _state: Tensor) -> None:
+    def read(index: int, raw: Tensor, _norm: nn.Module | None) -> None:
         states.append(weakref.ref(raw))
-        if where == "on_state" and index == 1:
+        if where == "read" and index == 1:
             boom()
 
     def run() -> None:
-        with Capture(model.anatomy, sites, "raw", on_state) as capture:
+        with Capture(model.anatomy, sites, "raw") as capture:
             assert hooks_on(model.module) > before
-            capture.run(lambda: model.forward(some_ids(), torch.ones_like(some_ids())))
+            capture.run(lambda: model.forward(some_ids(), torch.ones_like(some_ids())), read)
 
     with pytest.raises(error):
         run()
@@ -155,19 +156,19 @@ def test_hooks_go_whatever_happens(
 def test_hooks_go_if_registering_fails(model: LoadedModel) -> None:
     sites = expand_sites(["embed", "block.*", "block.1.attn"], model.anatomy)
     broken = Anatomy("llama", model.anatomy.blocks, None, taps=[{}, {}, {}])
-    with pytest.raises(KeyError), Capture(broken, sites, "raw", lambda *_: None):
+    with pytest.raises(KeyError), Capture(broken, sites, "raw"):
         pytest.fail("must not be entered")
 
 
 def test_nothing_stays_alive_after_a_pass(model: LoadedModel) -> None:
     states: list[weakref.ref[Tensor]] = []
 
-    def on_state(_index: int, raw: Tensor, state: Tensor) -> None:
+    def read(_index: int, raw: Tensor, norm: nn.Module | None) -> None:
         assert raw.is_inference()  # no graph that would keep earlier states
-        states.extend([weakref.ref(raw), weakref.ref(state)])
+        states.extend([weakref.ref(raw), weakref.ref(apply_norm(norm, raw))])
 
-    with Capture(model.anatomy, expand_sites(None, model.anatomy), "applied", on_state) as capture:
-        capture.run(lambda: model.module(input_ids=some_ids()))
+    with Capture(model.anatomy, expand_sites(None, model.anatomy), "applied") as capture:
+        capture.run(lambda: model.module(input_ids=some_ids()), read)
         gc.collect()
         assert len(states) == 8
         assert not any(ref() is not None for ref in states)
@@ -202,12 +203,10 @@ def test_input_taps_find_states_given_by_name() -> None:
     block, state = Named(), torch.zeros(1, 2, 3)
     anatomy = Anatomy("toy", [block], None, taps=[{"mid": Tap(block, "input")}])
     seen: list[Tensor] = []
-    with Capture(
-        anatomy,
-        expand_sites(["embed", "block.0"], anatomy),
-        "raw",
-        lambda _i, raw, _s: seen.append(raw),
-    ) as capture:
-        capture.run(lambda: block(mask=torch.ones(1, 2), hidden_states=state))
+    with Capture(anatomy, expand_sites(["embed", "block.0"], anatomy), "raw") as capture:
+        capture.run(
+            lambda: block(mask=torch.ones(1, 2), hidden_states=state),
+            lambda _site, raw, _norm: seen.append(raw),
+        )
     assert torch.equal(seen[0], state)
     assert torch.equal(seen[1], state + 1)

@@ -38,7 +38,7 @@ def pooled(
 ):
     batch = make_batch(rows, model.pad_id)
     with Pooler(model.anatomy, expand_sites(None, model.anatomy), kinds) as pooler:
-        vectors, numbers = pooler.run(batch, spans, lambda b: model.run(b))
+        vectors, numbers = pooler.pool(batch, spans, lambda b: model.run(b))
     return {kind: some.numpy() for kind, some in vectors.items()}, numbers
 
 
@@ -140,7 +140,7 @@ def toy(states: torch.Tensor, kinds: list[str]) -> dict[str, np.ndarray]:
         torch.ones(states.shape[:2], dtype=torch.long), None, [states.shape[1]] * len(states)
     )
     with Pooler(anatomy, expand_sites(["block.*"], anatomy), kinds) as pooler:
-        return pooler.run(
+        return pooler.pool(
             batch, [(0, states.shape[1])] * len(states), lambda _: blocks[1](blocks[0](states))
         )[0]
 
@@ -172,7 +172,7 @@ def test_padding_and_tokens_outside_the_span_may_be_anything() -> None:
         expand_sites(["block.0"], anatomy),
         ["mean/raw", "wmean/raw", "last/raw", "max/raw"],
     ) as pooler:
-        vectors, _ = pooler.run(batch, [(1, 2)], lambda _: blocks[0](states))
+        vectors, _ = pooler.pool(batch, [(1, 2)], lambda _: blocks[0](states))
     assert all((v == 2.0).all() for v in vectors.values())
 
 

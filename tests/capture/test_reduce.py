@@ -14,10 +14,18 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from layerscope.capture import Batch, FinalNorm, Reduced, Reducer, expand_sites, make_batch
+from layerscope.capture import (
+    Batch,
+    BatchReduction,
+    FinalNorm,
+    Reduced,
+    Reducer,
+    expand_sites,
+    make_batch,
+)
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics import Options
-from layerscope.metrics.tokens.norms import token_sum
+from layerscope.metrics.tokens import token_sum
 from layerscope.models import LoadedModel, wrap
 from tests.capture.support import hooks_on, reduce_states
 from tests.metrics import reference
@@ -38,7 +46,7 @@ def read(model: LoadedModel, ids: list[list[int]], pad: int | None = None) -> Re
     sites = expand_sites(None, model.anatomy)
     batch = make_batch(ids, model.pad_id if pad is None else pad)
     with Reducer(model.anatomy, sites, "applied", Options()) as reducer:
-        return reducer.run(batch, lambda b: model.run(b), token_level=True)
+        return reducer.measure(batch, lambda b: model.run(b), token_level=True)
 
 
 @pytest.mark.parametrize("family", EVERY)
@@ -108,7 +116,7 @@ def test_the_sink_is_found_before_the_final_norm_hides_it() -> None:
     found = read(model, IDS)
     sites = expand_sites(None, model.anatomy)
     with Reducer(model.anatomy, sites, "raw", Options()) as reducer:
-        raw = reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
+        raw = reducer.measure(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
     for name in ("sink_ratio.keep", "sink_position"):
         np.testing.assert_allclose(found.tokens[name], raw.tokens[name], rtol=1e-5)
     assert not np.allclose(
@@ -181,7 +189,7 @@ def _most_alive(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> tuple[in
 
     monkeypatch.setattr("layerscope.capture.reduce.token_sum", watched)
     with Reducer(model.anatomy, expand_sites(None, model.anatomy), "applied", Options()) as reducer:
-        reducer.run(batch, lambda b: model.run(b), token_level=True)
+        reducer.measure(batch, lambda b: model.run(b), token_level=True)
     assert len(alive) == model.n_blocks + 1
     return max(alive), max(outlived)
 
@@ -200,20 +208,22 @@ def test_each_core_reduces_some_texts(
     final_norm: FinalNorm, token_level: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, parts = tiny_model("llama"), []
-    own = Reducer._reduce_part
+    own = BatchReduction.reduce_texts
 
-    def watched(self: Reducer, raw: Tensor, *rest: Any) -> Any:
+    def watched(self: BatchReduction, raw: Tensor, *rest: Any) -> Any:
         parts.append((len(raw), torch.get_num_threads()))
         return own(self, raw, *rest)
 
-    monkeypatch.setattr(Reducer, "_reduce_part", watched)
+    monkeypatch.setattr(BatchReduction, "reduce_texts", watched)
     sites, batch = expand_sites(None, model.anatomy), make_batch([*IDS, *IDS[:3]], 0)
     found = []
     for threads in (1, 3):
         torch.set_num_threads(threads)
         try:
             with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:
-                found.append(reducer.run(batch, lambda b: model.run(b), token_level=token_level))
+                found.append(
+                    reducer.measure(batch, lambda b: model.run(b), token_level=token_level)
+                )
         finally:
             torch.set_num_threads(1)
     assert sorted(parts) == sorted([(7, 1)] * len(sites) + [(3, 1), (2, 1), (2, 1)] * len(sites))
@@ -226,19 +236,15 @@ def test_each_core_reduces_some_texts(
         )
 
 
-def test_a_reducer_holds_nothing_between_batches() -> None:
+def test_an_error_in_a_batch_changes_nothing_for_the_next() -> None:
     model = tiny_model("llama")
     with Reducer(model.anatomy, expand_sites(None, model.anatomy), "applied", Options()) as reducer:
-        reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
-        assert reducer._pooled == {}
-        assert reducer._tokens == {}
 
         def broken(b: Batch) -> None:
             model.run(Batch(b.input_ids + 10_000, b.mask, b.lengths))
 
         with pytest.raises(IndexError):
-            reducer.run(make_batch(IDS, 0), broken, token_level=True)
-        assert reducer._pooled == {}
-        after = reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
+            reducer.measure(make_batch(IDS, 0), broken)
+        after = reducer.measure(make_batch(IDS, 0), lambda b: model.run(b))
     assert np.array_equal(after.pooled, read(model, IDS).pooled)
     assert hooks_on(model.module) == 0

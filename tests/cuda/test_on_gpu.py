@@ -15,7 +15,7 @@ from layerscope.capture import make_batch
 from layerscope.metrics import Options, SiteVectors, estimate_vectors, metrics
 from layerscope.metrics.entropy import spectrum_entropy
 from layerscope.metrics.spectral import fold_members
-from layerscope.metrics.tokens.norms import find_sink
+from layerscope.metrics.tokens import find_sink
 from layerscope.models import modules
 from layerscope.spectra import eigvalsh, usable_solvers
 from layerscope.spectra.resolvents import sums_without
@@ -26,7 +26,7 @@ from layerscope_gpu.measuring import estimate_sites
 from layerscope_gpu.metrics.sums import sums_without as sums_together
 from layerscope_gpu.passes import norms as model_norms
 from layerscope_gpu.passes import rotary
-from layerscope_gpu.reducing import DeviceReducer
+from layerscope_gpu.reducing import DeviceReduction
 from layerscope_gpu.solvers import band, cusolver, small
 from layerscope_gpu.token_measures import Request, prepare_rows, prepare_tokens, solve_tokens
 from layerscope_gpu.tokens import normed, rows
@@ -187,7 +187,7 @@ def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeyp
     for lengths in ([tokens] * 10, short):
         batch = make_batch([[5] * n for n in lengths], 0)
         want = reduce_states(batch, [given])
-        got = reduce_states(batch, [given.cuda()], kind=DeviceReducer)
+        got = reduce_states(batch, [given.cuda()], kind=DeviceReduction)
         np.testing.assert_allclose(got.pooled, want.pooled, rtol=1e-4, atol=1e-5)
         # what TF32 rounds averages out over tokens: less so over a few
         close = np.where(np.array(lengths) < 50, 2e-4, 1e-4)

@@ -20,8 +20,7 @@ from layerscope.metrics import (
     normalized,
 )
 from layerscope.metrics.registry import measured_values
-from layerscope.metrics.tokens.measures import prepare_tokens, token_entropies
-from layerscope.metrics.tokens.norms import Sink
+from layerscope.metrics.tokens import Sink, prepare_tokens, token_entropies
 from tests.metrics import reference as ref
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from layerscope.metrics import Options
-from layerscope.metrics.tokens.norms import find_sink
+from layerscope.metrics.tokens import find_sink
 from tests.metrics import reference as ref
 from tests.metrics.support import compute, make_samples, measure_tokens, of_samples, pad, tensor
 

@@ -17,7 +17,7 @@ from layerscope.metrics import (
     normalizer,
     spectrum_entropy,
 )
-from layerscope.metrics.tokens.norms import find_sink
+from layerscope.metrics.tokens import find_sink
 from tests.metrics import reference as ref
 from tests.metrics.support import compute, make_samples, measure_tokens, pad, tensor
 

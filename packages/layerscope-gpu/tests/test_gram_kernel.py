@@ -10,7 +10,7 @@ import torch
 from tests.kernels import needs_emulator, use_kernels
 
 from layerscope.metrics import Options
-from layerscope.metrics.tokens.norms import find_sink
+from layerscope.metrics.tokens import find_sink
 from layerscope_gpu.emulator import launch
 from layerscope_gpu.token_measures import Request, prepare_tokens
 from layerscope_gpu.tokens import gram as gram_kernel

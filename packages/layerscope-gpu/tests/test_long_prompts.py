@@ -13,7 +13,7 @@ from tests.metrics import reference
 from torch import Tensor
 
 from layerscope.metrics import Options
-from layerscope.metrics.tokens.measures import PreparedTokens, prepare_tokens
+from layerscope.metrics.tokens import PreparedTokens, prepare_tokens
 from layerscope_gpu import UnusableError, precision, token_measures
 from layerscope_gpu.token_measures import Request, prepare_rows, token_entropy
 from layerscope_gpu.tokens import rows as kernel

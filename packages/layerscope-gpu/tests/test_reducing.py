@@ -13,10 +13,10 @@ from tests.kernels import needs_emulator, use_kernels
 from tests.tiny import tiny_model
 from torch import Tensor, nn
 
-from layerscope.capture import Batch, Reducer, expand_sites, make_batch
+from layerscope.capture import Batch, BatchReduction, Reducer, expand_sites, make_batch
 from layerscope.metrics import Options
 from layerscope_gpu import tokens
-from layerscope_gpu.reducing import DeviceReducer
+from layerscope_gpu.reducing import DeviceReduction
 from layerscope_gpu.tokens import gram, normed, rows
 
 IDS = [[20 + (7 * i * (n + 1)) % 180 for i in range(n)] for n in (5, 17, 9, 3)]
@@ -51,7 +51,7 @@ def test_more_tokens_than_dimensions_at_once(
     use_kernels(monkeypatch, normed, rows)
     monkeypatch.setattr(tokens, "centered_states", centered)
     monkeypatch.setattr("layerscope_gpu.token_measures.can_prepare_rows", lambda *_: True)
-    got = reduce_states(batch, [states, 2 * states + 1], kind=DeviceReducer)
+    got = reduce_states(batch, [states, 2 * states + 1], kind=DeviceReduction)
     assert len(used) == 2
     np.testing.assert_allclose(got.pooled, want.pooled, rtol=1e-5, atol=1e-6)
     for name, values in want.tokens.items():
@@ -78,9 +78,8 @@ def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> N
         if on:
             use_kernels(monkeypatch, normed)
             monkeypatch.setattr(tokens, "normed_means", means)
-        with (DeviceReducer if on else Reducer)(
-            model.anatomy, sites, "applied", Options()
-        ) as reducer:
+        with Reducer(model.anatomy, sites, "applied", Options()) as reducer:
+            reducer.reduction = DeviceReduction if on else BatchReduction
             plain.append(reducer.reduce(batch, model.run, token_level=False).pooled)
     assert len(used) == len(sites)
     torch.testing.assert_close(plain[1], plain[0], rtol=2e-3, atol=2e-3)
@@ -110,10 +109,9 @@ def test_a_reducer_measures_tokens_at_once(
             use_kernels(monkeypatch, normed, gram)
             monkeypatch.setattr(tokens, "centered_states", found)
             monkeypatch.setattr("layerscope_gpu.token_measures.can_prepare_gram", lambda *_: True)
-        with (DeviceReducer if on else Reducer)(
-            model.anatomy, sites, final_norm, Options()
-        ) as reducer:
-            kept.append(reducer.run(batch, model.run, token_level=True))
+        with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:
+            reducer.reduction = DeviceReduction if on else BatchReduction
+            kept.append(reducer.measure(batch, model.run))
     assert used == ["layer" if final_norm == "applied" else "none"] * len(sites)
     one, other = kept
     np.testing.assert_allclose(other.pooled, one.pooled, rtol=2e-3, atol=2e-3)

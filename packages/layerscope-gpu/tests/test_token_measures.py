@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from layerscope.metrics import Options, spectrum_entropy
-from layerscope.metrics.tokens.norms import find_sink
+from layerscope.metrics.tokens import find_sink
 from layerscope_gpu import token_measures
 from layerscope_gpu.reducing import sum_in_groups
 from layerscope_gpu.token_measures import Request, prepare_tokens, solve_tokens, token_entropy

@@ -11,6 +11,7 @@ from tiny_images import BLOCKS, IMAGE_FAMILIES, PATCHES, WIDTH, pictures, tiny_i
 from torch import Tensor
 
 from layerscope.capture import Capture, check_residual, expand_sites
+from layerscope.capture.hooks import apply_norm
 from layerscope_media import ImageModel
 from layerscope_media.pixels import PixelReader
 
@@ -45,10 +46,11 @@ def read(model: ImageModel, final_norm: Any) -> tuple[list[Tensor], Any]:
     rows = rows_of(model)
     batch, kept = model.make_batch(rows), {}
     sites = expand_sites(None, model.anatomy)
-    with Capture(
-        model.anatomy, sites, final_norm, lambda i, _raw, state: kept.update({i: state})
-    ) as capture:
-        capture.run(lambda: model.run(batch))
+    with Capture(model.anatomy, sites, final_norm) as capture:
+        capture.run(
+            lambda: model.run(batch),
+            lambda i, raw, norm: kept.update({i: apply_norm(norm, raw)}),
+        )
     return [kept[i] for i in range(len(sites))], own_outputs(model, rows)
 
 
@@ -113,12 +115,13 @@ def test_patches_come_in_raster_order(name: str) -> None:
         changed[:, 8 * down : 8 * down + 8, 8 * across : 8 * across + 8] += 1
         kept: list[Tensor] = []
         sites = expand_sites(["embed"], model.anatomy)
-        with Capture(
-            model.anatomy, sites, "raw", lambda _i, raw, _s, kept=kept: kept.append(raw.clone())
-        ) as capture:
+        with Capture(model.anatomy, sites, "raw") as capture:
             for pixels in (row, changed):
                 batch = model.make_batch([pixels])
-                capture.run(lambda batch=batch: model.run(batch))
+                capture.run(
+                    lambda batch=batch: model.run(batch),
+                    lambda _i, raw, _norm, kept=kept: kept.append(raw.clone()),
+                )
         differs = (kept[0] != kept[1]).any(-1)[0].nonzero().flatten().tolist()
         assert differs == [LEADING[name] + place]
 
@@ -138,9 +141,11 @@ def test_who_sees_whom(name: str) -> None:
     for pixels in (row, other):
         kept: dict[int, Tensor] = {}
         batch = model.make_batch([pixels])
-        with Capture(model.anatomy, expand_sites(["block.*"], model.anatomy), "raw",
-                     lambda i, raw, _s, kept=kept: kept.update({i: raw})) as capture:  # fmt: skip
-            capture.run(lambda batch=batch: model.run(batch))
+        with Capture(model.anatomy, expand_sites(["block.*"], model.anatomy), "raw") as capture:
+            capture.run(
+                lambda batch=batch: model.run(batch),
+                lambda i, raw, _norm, kept=kept: kept.update({i: raw}),
+            )
         firsts.append(kept[BLOCKS - 1][0, LEADING[name]])
     assert torch.equal(*firsts) is not SEES_AHEAD[name]
 

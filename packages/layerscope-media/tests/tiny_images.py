@@ -11,6 +11,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from layerscope.capture import Capture, FinalNorm, Site, expand_sites
+from layerscope.capture.hooks import apply_norm
 from layerscope.models import wrap
 from layerscope_media import ImageModel, ImageSet
 from layerscope_media.aim import AimConfig, AimModel
@@ -146,17 +147,17 @@ def iterate_states(
     kept: dict[int, Tensor] = {}
     skip = 0
 
-    def on_state(index: int, _raw: Tensor, state: Tensor) -> None:
-        kept[index] = state[:, skip:]
+    def read(index: int, raw: Tensor, norm: nn.Module | None) -> None:
+        kept[index] = apply_norm(norm, raw)[:, skip:]
 
     own = PixelReader(model.processor) if reader is None else reader
     try:
-        with Capture(model.anatomy, wanted, final_norm, on_state) as capture:
+        with Capture(model.anatomy, wanted, final_norm) as capture:
             for start in range(0, len(order), size):
                 part = [int(i) for i in order[start : start + size]]
                 batch = model.make_batch(own.read(images, part), tokens)
                 skip = batch.skip
-                capture.run(lambda batch=batch: model.run(batch))  # type: ignore[misc]
+                capture.run(lambda batch=batch: model.run(batch), read)  # type: ignore[misc]
                 yield part, torch.stack([kept[i] for i in range(len(wanted))])
                 kept.clear()
     finally:

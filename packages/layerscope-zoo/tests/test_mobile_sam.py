@@ -14,6 +14,7 @@ from layerscope_zoo.tiny_vit import TinyVitConfig, TinyVitModel, WindowAttention
 from tiny_images import pictures
 
 from layerscope.capture import Capture, expand_sites
+from layerscope.capture.hooks import apply_norm
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import MODELS, load, wrap
 from layerscope_media import ImageModel
@@ -101,13 +102,10 @@ def test_layers_are_the_blocks_of_the_third_stage() -> None:
     assert model.lengths([row]) == [16]
     kept: list[torch.Tensor] = []
     batch = model.make_batch([row])
-    with Capture(
-        model.anatomy,
-        expand_sites(None, model.anatomy),
-        "applied",
-        lambda _i, _r, s: kept.append(s),
-    ) as capture:
-        capture.run(lambda: model.run(batch))
+    with Capture(model.anatomy, expand_sites(None, model.anatomy), "applied") as capture:
+        capture.run(
+            lambda: model.run(batch), lambda _i, raw, norm: kept.append(apply_norm(norm, raw))
+        )
     with torch.inference_mode():
         own = module(batch.values, output_hidden_states=True)
     assert own.hidden_states is not None

@@ -11,7 +11,7 @@ from layerscope.capture.batches import (
     token_budget,
 )
 from layerscope.capture.hooks import FINAL_NORMS, Capture, FinalNorm, check_residual
-from layerscope.capture.reduce import Reduced, Reducer
+from layerscope.capture.reduce import BatchReduction, Reduced, Reducer
 from layerscope.core.sites import DEFAULT_SITES, Site
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "FINAL_NORMS",
     "Anatomy",
     "Batch",
+    "BatchReduction",
     "Capture",
     "FinalNorm",
     "Reduced",

@@ -9,105 +9,107 @@ template reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
-from layerscope.capture.hooks import Capture, Reduction
+from layerscope.capture.hooks import Capture, apply_norm
 from layerscope.capture.reduce import check_finite, stack_sites
-from layerscope.core.poolings import POOLINGS, SINK, Pooling
+from layerscope.core.poolings import POOLINGS, SINK
 from layerscope.core.sites import Site
-from layerscope.metrics.tokens.norms import find_sink
+from layerscope.metrics.tokens import largest_token, token_norms
+
+_DROP = "-drop"
 
 
-class Pooler(Reduction):
-    """Runs batches and keeps the wanted kinds at every site; nothing of a site's states outlives
-    its hook.
+@dataclass(frozen=True)
+class _Kind:
+    """A pooling, or the state of the sink token (`pooling` is then "sink"), under a norm."""
 
-    `run` returns vectors {kind: (sites, texts, D) float32}, left on the device, and numbers: the
-    span's length (texts,) and, per site, where in the span the sink token is (−1: outside it).
-    """
+    pooling: str
+    without_sink: bool
+    is_normed: bool
+
+    @classmethod
+    def of(cls, kind: str) -> _Kind:
+        name, norm = kind.split("/")
+        return cls(name.removesuffix(_DROP), name.endswith(_DROP), norm == "applied")
+
+    @property
+    def needs_sink(self) -> bool:
+        return self.without_sink or self.pooling == SINK
+
+
+class Pooler(Capture):
+    """Runs batches and keeps some kinds at every site; nothing of a site's states outlives its
+    hook."""
 
     def __init__(self, anatomy: Anatomy, sites: Sequence[Site], kinds: Sequence[str]) -> None:
-        self.sites, self.kinds = list(sites), list(kinds)
-        self._parts = [tuple(kind.split("/")) for kind in kinds]
-        normed = any(norm == "applied" for _, norm in self._parts)
-        named = {what: what.removesuffix("-drop") for what, _ in self._parts}
-        self._poolings = {
-            what: None if what == SINK else POOLINGS.get(name) for what, name in named.items()
-        }
-        self._needs_sink = any(what == SINK or what != name for what, name in named.items())
-        self._capture = Capture(anatomy, sites, "applied" if normed else "raw", self._on_state)
-        self._batch: Batch | None = None
-        self._span, self._dtype = torch.empty(0), torch.float32
-        self._pooled: dict[int, Tensor] = {}
-        self._sinks: dict[int, Tensor] = {}
+        self.kinds = {kind: _Kind.of(kind) for kind in kinds}
+        is_normed = any(kind.is_normed for kind in self.kinds.values())
+        super().__init__(anatomy, sites, "applied" if is_normed else "raw")
 
-    def run(
+    def pool(
         self, batch: Batch, spans: Sequence[tuple[int, int]], forward: Callable[[Batch], Any]
     ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
-        """Pool one batch; `spans` gives the first and one past the last token to read of each
-        text."""
-        width = batch.input_ids.shape[1]
-        at = torch.arange(width)
+        """Return the vectors and numbers of one batch.
+
+        `spans` gives the first and one past the last token to read of each text. The vectors {kind:
+        (sites, texts, D) float32} are left on the device. The numbers are the spans' lengths
+        `tokens` (texts,) and, where it is needed, where in the span each site's `sink` token is
+        (−1: outside it).
+        """
+        at = torch.arange(batch.input_ids.shape[1])
         bounds = torch.tensor(list(spans))
-        self._span = ((at >= bounds[:, :1]) & (at < bounds[:, 1:])).to(batch.input_ids.device)
-        self._batch, self._pooled, self._sinks = batch, {}, {}
-        try:
-            self._capture.run(lambda: forward(batch))
-            stacked = stack_sites(self._pooled)  # a GPU is waited for once, not at every site
-            if not bool(torch.isfinite(stacked).all()):
-                check_finite(self.sites, stacked.transpose(1, 2).flatten(2), self._dtype)
-            numbers = {"tokens": (bounds[:, 1] - bounds[:, 0]).numpy()}
-            if self._needs_sink:
-                sinks = stack_sites(self._sinks).cpu()
-                inside = (sinks >= bounds[:, 0]) & (sinks < bounds[:, 1])
-                numbers["sink"] = torch.where(inside, sinks - bounds[:, 0], -1).numpy()
-        finally:
-            self._batch, self._pooled, self._sinks = None, {}, {}
+        span = ((at >= bounds[:, :1]) & (at < bounds[:, 1:])).to(batch.input_ids.device)
+        needs_sink = any(kind.needs_sink for kind in self.kinds.values())
+        pooled: dict[int, Tensor] = {}
+        sinks: dict[int, Tensor] = {}
+        dtypes: set[torch.dtype] = set()
+
+        def read(index: int, raw: Tensor, norm: nn.Module | None) -> None:
+            dtypes.add(raw.dtype)
+            states = {True: apply_norm(norm, raw), False: raw}
+            if needs_sink:
+                mask = None if batch.mask is None else batch.mask.to(raw.device)
+                sinks[index] = largest_token(token_norms(raw), mask)
+            vectors = [
+                _pool(kind, states[kind.is_normed], span.to(raw.device), sinks.get(index))
+                for kind in self.kinds.values()
+            ]
+            pooled[index] = torch.stack(vectors).float()
+
+        self.run(lambda: forward(batch), read)
+        stacked = stack_sites(pooled)  # a GPU is waited for once, not at every site
+        check_finite(self.sites, stacked.transpose(1, 2).flatten(2), dtypes.pop())
+        numbers = {"tokens": (bounds[:, 1] - bounds[:, 0]).numpy()}
+        if needs_sink:
+            places = stack_sites(sinks).cpu()
+            is_inside = (places >= bounds[:, 0]) & (places < bounds[:, 1])
+            numbers["sink"] = torch.where(is_inside, places - bounds[:, 0], -1).numpy()
         return {kind: stacked[:, i] for i, kind in enumerate(self.kinds)}, numbers
 
-    def _on_state(self, index: int, raw: Tensor, normed: Tensor) -> None:
-        batch = self._batch
-        assert batch is not None
-        span = self._span.to(raw.device)
-        sink = None
-        if self._needs_sink:
-            sink = find_sink(
-                raw, None if batch.mask is None else batch.mask.to(raw.device)
-            ).position
-            self._sinks[index] = sink
-        states = {"raw": raw, "applied": normed}
-        pooled = torch.stack(
-            [
-                _pool(what, self._poolings[what], states[norm], span, sink)
-                for what, norm in self._parts
-            ]
-        )
-        self._pooled[index], self._dtype = pooled.float(), raw.dtype
 
-
-def _pool(
-    what: str, pooling: Pooling | None, states: Tensor, span: Tensor, sink: Tensor | None
-) -> Tensor:
-    """One vector per text (B, D); sums in float64 where the device has it."""
+def _pool(kind: _Kind, states: Tensor, span: Tensor, sink: Tensor | None) -> Tensor:
+    """Return one vector per text (B, D); sums are in float64 where the device has it."""
     exact = torch.float32 if states.device.type == "mps" else torch.float64
     rows = torch.arange(len(states), device=states.device)
-    if pooling is None:
-        assert sink is not None
+    if kind.pooling == SINK:
         return states[rows, sink].to(exact)
+    pooling = POOLINGS.get(kind.pooling)
     if pooling.position == "first":
         return states[:, 0].to(exact)
     if pooling.position == "last":
         return states[rows, span.shape[1] - 1 - span.flip(-1).to(torch.uint8).argmax(-1)].to(exact)
-    if what != pooling.name:
-        assert sink is not None
-        only = span.sum(-1) == 1  # a span of the sink alone keeps it: there is nothing else
-        span = torch.where(only.unsqueeze(-1), span, span.scatter(-1, sink.unsqueeze(-1), False))
+    if kind.without_sink and sink is not None:
+        is_alone = span.sum(-1) == 1  # a span of the sink alone keeps it: there is nothing else
+        others = span.scatter(-1, sink.unsqueeze(-1), False)
+        span = torch.where(is_alone.unsqueeze(-1), span, others)
     if pooling.pool is not None:
         return pooling.pool(states, span).to(exact)
     assert pooling.weight is not None
@@ -118,21 +120,21 @@ def _pool(
 
 
 def drop_sink(
-    what: str, pooled: np.ndarray, sink_state: np.ndarray, tokens: np.ndarray, sink: np.ndarray
+    pooling: str, pooled: np.ndarray, sink_state: np.ndarray, tokens: np.ndarray, sink: np.ndarray
 ) -> np.ndarray:
-    """A weighted mean without the sink token, from the mean with it: nothing more has to be stored.
+    """Return a weighted mean without the sink token, from the mean with it: nothing more has to be
+    stored.
 
     Where the sink lies outside the span, or is all there is of it, the mean stays as it is.
     """
-    weight = POOLINGS.get(what).weight
+    weight = POOLINGS.get(pooling).weight
     if weight is None:
-        raise ValueError(f"{what!r} without the sink token does not follow from {what!r} with it")
+        raise ValueError(f"{pooling!r} without the sink token does not follow from {pooling!r}")
     places = np.arange(1.0, tokens.max(initial=0) + 1)
     total = np.append(0.0, np.cumsum(weight(places) + 0 * places))[tokens]
-    part = weight(np.maximum(sink, 0) + 1.0) + 0 * total
+    share = weight(np.maximum(sink, 0) + 1.0) + 0 * total
     whole = pooled.astype(np.float64)
-    use = (sink >= 0) & (tokens > 1)
-    rest = np.where(use, total - part, 1.0)[:, None]
-    return np.where(
-        use[:, None], (whole * total[:, None] - sink_state * part[:, None]) / rest, whole
-    )
+    has_sink = (sink >= 0) & (tokens > 1)
+    rest = np.where(has_sink, total - share, 1.0)[:, None]
+    dropped = (whole * total[:, None] - sink_state * share[:, None]) / rest
+    return np.where(has_sink[:, None], dropped, whole)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.capture import Capture, FinalNorm, expand_sites
+from layerscope.capture.hooks import apply_norm
 from layerscope.errors import ExportError
 from layerscope.models import LoadedModel
 from layerscope.models.settings import quiet
@@ -135,11 +136,11 @@ def capture_states(model: LoadedModel, layer: int, norm: str, ids: Tensor) -> Te
     final_norm: FinalNorm = "applied" if norm == "applied" else "raw"
     states: list[Tensor] = []
 
-    def keep(_index: int, _raw: Tensor, state: Tensor) -> None:
-        states.append(state.clone())
+    def keep(_index: int, raw: Tensor, norm: nn.Module | None) -> None:
+        states.append(apply_norm(norm, raw).clone())
 
-    with full_precision(), Capture(model.anatomy, [site], final_norm, keep) as capture:
-        capture.run(lambda: model.forward(ids, torch.ones_like(ids)))
+    with full_precision(), Capture(model.anatomy, [site], final_norm) as capture:
+        capture.run(lambda: model.forward(ids, torch.ones_like(ids)), keep)
     return states[0]
 
 

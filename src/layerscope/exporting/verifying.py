@@ -212,7 +212,7 @@ def pooled_vectors(
     with Pooler(model.anatomy, [site], [kind]) as pooler:
 
         def keep(items: list[int], batch: Batch) -> None:
-            pooled, _ = pooler.run(batch, [(0, len(rows[i])) for i in items], model.run)
+            pooled, _ = pooler.pool(batch, [(0, len(rows[i])) for i in items], model.run)
             vectors[items] = pooled[kind][0].cpu()
 
         BatchRunner(model, batch_size).run(rows, keep)

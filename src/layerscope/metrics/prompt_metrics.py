@@ -15,8 +15,7 @@ from torch import Tensor
 from layerscope.metrics.base import Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS
 from layerscope.metrics.options import Options
-from layerscope.metrics.tokens.measures import curvatures, prompt_entropies
-from layerscope.metrics.tokens.norms import find_sink, token_norms
+from layerscope.metrics.tokens import curvatures, find_sink, prompt_entropies, token_norms
 
 PROMPT_ENTROPY = Metric(
     MetricInfo(

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from layerscope import accelerator
 from layerscope.capture import Batch, Reducer, Site, check_residual, expand_sites
-from layerscope.capture.reduce import reducer_on
 from layerscope.data.items import Items
 from layerscope.engines import Advance, Engine, LocalEngine, ModelRecipe, Work
 from layerscope.forward import (
@@ -234,8 +233,8 @@ def _encode_by_workers(
 def make_reducer(model: LoadedModel, sites: list[Site], config: ProfileConfig) -> Reducer:
     """Return what reduces a model's states to what the chosen metrics need."""
     metrics = [get_metric(name) for name in config.metrics]
-    return reducer_on(model.device).of(
-        model.anatomy, sites, config.final_norm, config.options, metrics
+    return Reducer(
+        model.anatomy, sites, config.final_norm, config.options, metrics, model.device
     )
 
 

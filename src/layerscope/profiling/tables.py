@@ -30,7 +30,7 @@ from layerscope.metrics import (
     normalized,
 )
 from layerscope.metrics.registry import is_plugin
-from layerscope.metrics.tokens.fields import FLAT, SINK_POSITION, values_of
+from layerscope.metrics.tokens import FLAT, SINK_POSITION, values_of
 from layerscope.profiling.encode import EncodedItems, Numbers, ProfileTask
 from layerscope.spectra import map_concurrently
 

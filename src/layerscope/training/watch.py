@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from layerscope.capture import FINAL_NORMS, Batch, expand_sites
-from layerscope.capture.reduce import Reducer, reducer_on
+from layerscope.capture.reduce import Reducer
 from layerscope.core.conventions import Reading
 from layerscope.errors import (
     DataError,
@@ -32,7 +32,7 @@ from layerscope.forward import BatchRunner
 from layerscope.loggers import OnRows, send
 from layerscope.metrics import Metric, Options, SiteVectors, estimate_vectors, expand_names
 from layerscope.metrics.registry import MetricName, check_plugin, get_metric, is_plugin, metrics
-from layerscope.metrics.tokens.fields import values_of
+from layerscope.metrics.tokens import values_of
 from layerscope.models import LoadedModel
 from layerscope.models.families import family_for
 from layerscope.models.modules import inner_tokenizer, unwrap
@@ -165,8 +165,9 @@ class LayerWatch:
             if not self.prompts:
                 raise DataError("the held-out texts hold no token. Give at least one text.")
             anatomy = self.model.anatomy
-            self.reducer = reducer_on(self.model.device).of(
-                anatomy, expand_sites(None, anatomy), final_norm, self.options, self.metrics
+            sites = expand_sites(None, anatomy)
+            self.reducer = Reducer(
+                anatomy, sites, final_norm, self.options, self.metrics, self.model.device
             )
         digest = hashlib.sha256(b"|".join(row.tobytes() for row in self.prompts))
         self.conventions = {
@@ -310,7 +311,7 @@ def measure_layers(
     tokens: dict[str, list[np.ndarray]] = {}
 
     def collect(numbers: list[int], batch: Batch) -> None:
-        reduced = reducer.run(batch, model.run, token_level=True)
+        reduced = reducer.measure(batch, model.run)
         pooled.append(reduced.pooled)
         for name, values in reduced.tokens.items():
             tokens.setdefault(name, []).append(values)

@@ -86,7 +86,7 @@ class TextEncoder:
         def reduce(items: list[int], batch: Batch) -> None:
             spans = [tokenized[i].span for i in items]
             read = [(max(0, start - skipped), stop - skipped) for start, stop in spans]
-            pooled, counts = pooler.run(batch, read, forward)
+            pooled, counts = pooler.pool(batch, read, forward)
             # Tokens that were skipped count, too.
             counts["tokens"] = np.array([stop - start for start, stop in spans])
             columns = torch.tensor(items, device=place)

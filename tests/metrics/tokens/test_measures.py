@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
-from layerscope.metrics.tokens.measures import curvatures, prompt_entropies
-from layerscope.metrics.tokens.norms import Sink, find_sink, without_token
+from layerscope.metrics.tokens import Sink, curvatures, find_sink, prompt_entropies, without_token
 from tests.metrics import reference as ref
 from tests.metrics.support import measure_tokens, pad, tensor
 

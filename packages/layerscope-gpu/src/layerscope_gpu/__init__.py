@@ -41,7 +41,7 @@ __all__ = [
     "measure_sites",
     "passes",
     "precision",
-    "reducer",
+    "reduction",
     "resolvents",
     "solvers_used",
     "tokens",
@@ -50,9 +50,9 @@ __all__ = [
 ]
 
 
-def reducer() -> type[Any]:
-    """Return layerscope's reducer for a GPU."""
-    return import_module("layerscope_gpu.reducing").DeviceReducer
+def reduction() -> type[Any]:
+    """Return layerscope's reduction of a batch on a GPU."""
+    return import_module("layerscope_gpu.reducing").DeviceReduction
 
 
 _OF_LAYERSCOPE = {

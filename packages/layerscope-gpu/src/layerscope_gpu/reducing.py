@@ -9,11 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from layerscope.capture import Batch, Reducer
 from layerscope.capture.hooks import apply_norm
-from layerscope.capture.reduce import Reducer, stack_fields
+from layerscope.capture.reduce import BatchReduction, ReducedTensors, stack_fields
 from layerscope.metrics import Options
-from layerscope.metrics.tokens.measures import PreparedTokens
-from layerscope.metrics.tokens.norms import largest_token, sink_ratio, token_norms, token_sum
+from layerscope.metrics.tokens import (
+    PreparedTokens,
+    largest_token,
+    sink_ratio,
+    token_norms,
+    token_sum,
+)
 from layerscope_gpu import tokens
 from layerscope_gpu.token_measures import Request, prepare_site, prepare_tokens, solve_tokens
 from layerscope_gpu.tokens.normed import Held
@@ -31,79 +37,67 @@ class Waiting:
     prepared: PreparedTokens
 
 
-class DeviceReducer(Reducer):
-    """Reduces states on a GPU: the sites' Gram matrices are collected, as far as memory allows, and
-    solved together."""
+class DeviceReduction(BatchReduction):
+    """Reduces the states of a batch on a GPU: the sites' Gram matrices are collected, as far as
+    memory allows, and solved together."""
 
-    def _forget(self) -> None:
-        super()._forget()
+    def __init__(self, reducer: Reducer, batch: Batch, token_level: bool) -> None:
+        super().__init__(reducer, batch, token_level)
         self._waiting: list[Waiting] = []
         self._room_left: Tensor | None = None
         self._norms: Held = {}  # as kernels read them, during one pass
 
-    def _finish(self) -> None:
-        self._solve()
+    def reduce_site(
+        self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
+    ) -> None:
+        """Keep a site's means, and queue its token measures."""
+        is_done = self._queue_site if self.token_level else self._keep_normed_mean
+        if is_done(index, raw, mask, norm):
+            return
+        state = apply_norm(norm, raw)
+        total = sum_tokens(state, mask)
+        self.keep_mean(index, state, mask, total)
+        if self.token_level:
+            norms = token_norms(raw)
+            position = largest_token(norms, mask)
+            dtype = compute_dtype(self.reducer.options)
+            prepared = prepare_tokens(
+                state, mask, position, self._request(), dtype=dtype, total=total
+            )
+            self._wait(Waiting(index, norms, position, prepared))
 
-    def _reduce_site(
+    def finish(self) -> ReducedTensors:
+        """Solve what is queued, and return what was kept of all sites."""
+        self._solve()
+        return super().finish()
+
+    def _keep_normed_mean(
         self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
     ) -> bool:
-        if not self._token_level:
-            mean = tokens.normed_means(raw, mask, norm, self._norms)
-            if mean is None:
-                return False
-            self._dtype = raw.dtype
-            self._pooled[index] = mean
-            return True
-        if not self._measure_at_once(index, raw, mask, norm):
-            return False
-        if self.measured:
-            self._measure_own(index, raw, raw if norm is None else apply_norm(norm, raw), mask)
-        return True
+        """Keep the means by one kernel, where that can compute them."""
+        mean = tokens.normed_means(raw, mask, norm, self._norms)
+        if mean is not None:
+            self.pooled[index] = mean
+        return mean is not None
 
-    def _measure_at_once(
+    def _queue_site(
         self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
     ) -> bool:
         """Queue token measures in three kernels and one or two products, where those can compute
         what is asked for."""
-        if compute_dtype(self.options) != torch.float32:
+        if compute_dtype(self.reducer.options) != torch.float32:
             return False
         made = prepare_site(raw, mask, norm, self._norms, self._request())
         if made is None:
             return False
         centered, prepared = made
-        self._keep_mean(index, raw, mask, centered.total)
+        self.keep_mean(index, raw, mask, centered.total)
         self._wait(Waiting(index, centered.before, centered.largest, prepared))
         return True
 
-    def _token_sum(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the sum of each prompt's real states (B, D), float64.
-
-        Float64 copies of all states would cost more than the sum: half-precision states, 16 of
-        which float32 adds up with hardly a digit lost, are added in groups first.
-        """
-        if states.dtype not in (torch.bfloat16, torch.float16):
-            return token_sum(states, mask)
-        if mask is not None:
-            states = torch.where(mask.unsqueeze(-1), states, 0)
-        return sum_in_groups(states)
-
-    def _measure(
-        self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor
-    ) -> None:
-        norms = token_norms(raw)
-        position = largest_token(norms, mask)
-        prepared = prepare_tokens(
-            state,
-            mask,
-            position,
-            self._request(),
-            dtype=compute_dtype(self.options),
-            total=total,
-        )
-        self._wait(Waiting(index, norms, position, prepared))
-
     def _request(self) -> Request:
-        return Request(self.options, self.entropy, self.curvature, self._space)
+        reducer = self.reducer
+        return Request(reducer.options, reducer.entropy, reducer.curvature, self._space)
 
     def _wait(self, site: Waiting) -> None:
         """Queue a site's matrices; solve the queue when there is no room for more."""
@@ -122,26 +116,29 @@ class DeviceReducer(Reducer):
     def _space(self, like: Tensor) -> Tensor:
         """Return memory for a batch of matrices, next to that of the batch before: they are solved
         together without being gathered."""
-        each = like.numel()
+        size = like.numel()
         left = self._room_left
-        if left is None or len(left) < each or left.device != like.device:
+        if left is None or len(left) < size or left.device != like.device:
             most = room_for_matrices(like.device) // like.element_size()
-            left = like.new_empty(max(each, min(2 * len(self.sites) * each, most)))
-        self._room_left = left[each:]
-        return left[:each].view_as(like)
+            for_all = 2 * len(self.reducer.sites) * size
+            left = like.new_empty(max(size, min(for_all, most)))
+        self._room_left = left[size:]
+        return left[:size].view_as(like)
 
     def _solve(self) -> None:
-        """Keep the entropies and sink ratios of the queued sites."""
-        waiting, self._waiting = self._waiting, []
+        """Keep the fields of the queued sites."""
+        waiting = self._waiting
+        self._waiting = []
         if not waiting:
             return
-        assert self._batch is not None
-        mask = None if self._batch.mask is None else self._batch.mask.to(waiting[0].norms.device)
+        mask = self.batch.mask
+        if mask is not None:
+            mask = mask.to(waiting[0].norms.device)
         for site, fields in zip(waiting, self._fields_of(waiting, mask), strict=True):
-            self._tokens[site.index] = fields
+            self.tokens[site.index] = fields
 
     def _fields_of(self, waiting: Sequence[Waiting], mask: Tensor | None) -> list[Tensor]:
-        entropies = solve_tokens([site.prepared for site in waiting], self.options)
+        entropies = solve_tokens([site.prepared for site in waiting], self.reducer.options)
         norms = torch.stack([site.norms for site in waiting])
         positions = torch.stack([site.position for site in waiting])
         ratios = sink_ratio(norms, positions, mask)
@@ -152,8 +149,8 @@ class DeviceReducer(Reducer):
 
 
 def compute_dtype(options: Options) -> torch.dtype:
-    """Return what Gram matrices and their eigenvalues are computed in: float32, unless α < 1
-    amplifies its rounding."""
+    """Return the type of Gram matrices and their eigenvalues: float32, unless α < 1 amplifies its
+    rounding."""
     return torch.float32 if options.alpha >= 1 else torch.float64
 
 
@@ -162,6 +159,19 @@ def room_for_matrices(device: torch.device) -> int:
     if device.type != "cuda":  # in tests
         return 0
     return int(_SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[1])
+
+
+def sum_tokens(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the sum of each prompt's real states (B, D), float64.
+
+    Float64 copies of all states would cost more than the sum: half-precision states, 16 of which
+    float32 adds up with hardly a digit lost, are added in groups first.
+    """
+    if states.dtype not in (torch.bfloat16, torch.float16):
+        return token_sum(states, mask)
+    if mask is not None:
+        states = torch.where(mask.unsqueeze(-1), states, 0)
+    return sum_in_groups(states)
 
 
 def sum_in_groups(states: Tensor, size: int = 16) -> Tensor:

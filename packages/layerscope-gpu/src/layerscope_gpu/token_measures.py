@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.metrics import Options
+from layerscope.metrics import tokens as measures
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.tokens import measures
-from layerscope.metrics.tokens.measures import PreparedTokens, center_tokens, measures_of_gram
+from layerscope.metrics.tokens import PreparedTokens, center_tokens, measures_of_gram
 from layerscope.spectra import full_precision
 from layerscope_gpu import precision, tokens
 from layerscope_gpu.eigenvalues import entropy_source, exact_entropy, kernel_source

@@ -113,14 +113,11 @@ class ImageModel(MediaModel):
         counted."""
         seen: list[int] = []
         batch = self.make_batch([row])
-        with Capture(
-            self.anatomy,
-            [Site("embed", 0, 0.0)],
-            "raw",
-            lambda _i, raw, _s: seen.append(raw.shape[1]),
-        ) as capture:
+        with Capture(self.anatomy, [Site("embed", 0, 0.0)], "raw") as capture:
             try:
-                capture.run(lambda: self.run(batch))
+                capture.run(
+                    lambda: self.run(batch), lambda _site, raw, _norm: seen.append(raw.shape[1])
+                )
             except (RuntimeError, ValueError, IndexError) as error:
                 size = "×".join(map(str, row.shape))
                 raise ModelError(

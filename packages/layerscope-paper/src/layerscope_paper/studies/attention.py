@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from layerscope.errors import LayerscopeError
-from layerscope.metrics.tokens.norms import find_sink
+from layerscope.metrics.tokens import find_sink
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope_paper.drawing import escape_math

@@ -29,8 +29,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.forward import read_states
 from layerscope.metrics import Options
 from layerscope.metrics.ranks import effective_rank
-from layerscope.metrics.tokens.measures import prepare_tokens
-from layerscope.metrics.tokens.norms import largest_token, token_norms
+from layerscope.metrics.tokens import largest_token, prepare_tokens, token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.spectra import eigvalsh

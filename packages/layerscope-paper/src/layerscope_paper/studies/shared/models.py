@@ -32,7 +32,7 @@ from layerscope.errors import InvalidValueError, UnknownNameError
 from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
 from layerscope.forward import BatchRunner, read_states
-from layerscope.metrics import Options
+from layerscope.metrics import Options, get_metric
 from layerscope.models import LoadedModel, catalogue, load, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.load import find_source
@@ -312,12 +312,11 @@ def reduce_prompts(
         sites,
         final_norm,  # type: ignore[arg-type]
         Options(),
-        entropy=entropy,
-        curvature=False,
+        [get_metric("prompt_entropy")] if entropy else [],
     ) as reducer:
 
         def keep(numbers: list[int], batch: Batch) -> None:
-            reduced = reducer.run(batch, model.run, token_level=entropy)
+            reduced = reducer.measure(batch, model.run, token_level=entropy)
             for name, values in out.items():
                 values[:, [usable[i] for i in numbers]] = (
                     reduced.pooled

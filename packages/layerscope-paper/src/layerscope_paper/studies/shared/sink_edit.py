@@ -23,7 +23,7 @@ from layerscope.capture import Batch, expand_sites
 from layerscope.capture.hooks import first_tensor
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.forward import read_states
-from layerscope.metrics.tokens.norms import token_norms
+from layerscope.metrics.tokens import token_norms
 from layerscope.models import LoadedModel
 
 NONE = "none"

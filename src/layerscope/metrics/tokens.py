@@ -1,4 +1,4 @@
-"""Per-prompt quantities of token states, from one Gram matrix per prompt.
+"""Measures of single prompts' token states: norms, the sink token, entropy and curvature.
 
 The entropy with and without the sink token and the curvature with and without it all follow from G
 = X Xᵀ, where X are one prompt's states minus their mean: dropping a token is dropping a row and a
@@ -15,25 +15,128 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
-from layerscope.metrics.tokens.norms import full_mask, token_norms, token_sum, without_token
+from layerscope.metrics.options import Options, check_rows, zero_row_floor
 
 __all__ = [
     "PreparedTokens",
+    "Sink",
     "center_tokens",
+    "find_sink",
+    "full_mask",
+    "largest_token",
     "measures_of_gram",
     "prepare_tokens",
+    "sink_ratio",
     "token_masks",
+    "token_norms",
+    "token_sum",
+    "without_token",
 ]
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
 # Units of rounding in a Gram matrix's entries: what is smaller than that many is noise.
 _PRODUCT_UNITS = 45
+
+FLAT = "flat_differences"
+SINK_POSITION = "sink_position"
+TOKEN_FIELDS = (
+    "prompt_entropy.keep",
+    "prompt_entropy.drop",
+    "curvature.keep",
+    "curvature.drop",
+    FLAT,
+    "sink_ratio.keep",
+    SINK_POSITION,
+)
+"""Numbers of each prompt that one pass over its tokens gives for the built-in metrics."""
+
+TOGETHER = ("prompt_entropy", "curvature", "sink_ratio", "sink_first")
+"""The metrics that are made of these fields."""
+
+
+def field_of(name: str, sink: str) -> str:
+    """Return the field of a metric's values: with the sink token (`keep`) or without it
+    (`drop`)."""
+    return f"{name}.{sink}"
+
+
+def values_of(name: str, sink: str, numbers: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the prompts' values of a metric from their numbers by field."""
+    if name == "sink_first":
+        return (numbers[SINK_POSITION] == 0).astype(float)
+    return numbers[field_of(name, sink)]
+
+
+@dataclass(frozen=True)
+class Sink:
+    """The token with the largest norm of each prompt (B,): its position and its norm over the
+    median norm."""
+
+    position: Tensor
+    ratio: Tensor
+
+
+def full_mask(states: Tensor) -> Tensor:
+    """Return a mask that says every token is real."""
+    return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+
+
+def find_sink(states: Tensor, mask: Tensor | None = None) -> Sink:
+    """Return the largest token of each prompt in states (B, T, D), the first of equal ones."""
+    norms = token_norms(states)
+    position = largest_token(norms, mask)
+    return Sink(position, sink_ratio(norms, position, mask))
+
+
+def token_norms(states: Tensor) -> Tensor:
+    """Return token norms (B, T), float64; half-precision states are summed in float32."""
+    kind = torch.float64 if states.dtype == torch.float64 else torch.float32
+    return torch.linalg.vector_norm(states, dim=-1, dtype=kind).double()
+
+
+def largest_token(norms: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the position of the largest of each prompt's token norms (..., T)."""
+    return (norms if mask is None else norms.masked_fill(~mask, -1.0)).argmax(-1)
+
+
+def sink_ratio(norms: Tensor, position: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the norm at `position` over the median norm of each prompt; norms (..., T).
+
+    NaN where the median is zero.
+    """
+    mask = torch.ones_like(norms, dtype=torch.bool) if mask is None else mask.expand_as(norms)
+    lengths = mask.sum(-1)
+    ranked = norms.masked_fill(~mask, math.inf).sort(-1).values
+    low = ranked.gather(-1, ((lengths - 1) // 2).clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    above = (lengths // 2).clamp(max=ranked.shape[-1] - 1)
+    high = ranked.gather(-1, above.unsqueeze(-1)).squeeze(-1)
+    median = torch.where(lengths % 2 == 1, low, (low + high) / 2)
+    largest = norms.gather(-1, position.unsqueeze(-1)).squeeze(-1)
+    return torch.where((median > 0) & (lengths > 0), largest / median, torch.nan)
+
+
+def without_token(mask: Tensor, position: Tensor) -> Tensor:
+    """Return the mask with one token of each prompt taken out."""
+    return mask.scatter(-1, position.unsqueeze(-1), False)
+
+
+def token_sum(states: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the sum of each prompt's real states (B, D), float64.
+
+    On a CPU a product with ones is five times as fast as a sum over that dimension.
+    """
+    if mask is not None:
+        states = torch.where(mask.unsqueeze(-1), states, 0)
+    if states.device.type != "cpu":
+        return states.sum(1, dtype=torch.float64)
+    ones = torch.ones(1, 1, states.shape[1], dtype=torch.float64).expand(len(states), 1, -1)
+    return torch.bmm(ones, states.double()).squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -49,8 +152,7 @@ class PreparedTokens:
 def prompt_entropies(
     states: Tensor, mask: Tensor | None = None, options: Options | None = None
 ) -> Tensor:
-    """Return S_α of each prompt's token states (B, T, D) under `options.rows`, in float64; NaN where
-    undefined."""
+    """Return S_α of each prompt's token states (B, T, D), float64; NaN where undefined."""
     options = options or Options()
     check_rows(options.rows)
     mask = full_mask(states) if mask is None else mask
@@ -63,14 +165,15 @@ def curvatures(
     absolute: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean angle between successive differences of each prompt's states (B, T, D), and the terms
-    left out.
+    """Return the mean angle between successive differences of each prompt's states (B, T, D), and
+    the number of terms left out.
 
-    NaN where no angle exists (fewer than three tokens, or all differences zero). The cosine is
-    clipped to [−1, 1].
+    NaN where no angle exists (fewer than three tokens, or all differences zero).
     """
     mask = full_mask(states) if mask is None else mask
-    x, mask = _packed(states.to(dtype), mask)
+    index = _kept_first(mask)
+    x = states.to(dtype).gather(1, index.unsqueeze(-1).expand_as(states))
+    mask = mask.gather(1, index)
     norms = x.square().sum(-1)
     v = x[:, 1:] - x[:, :-1]
     squares = v.square().sum(-1)
@@ -112,18 +215,10 @@ def prepare_tokens(
         }
         return _prepared(matrices, bends, masks["keep"])
     centered, norms = center_tokens(states, mask, sink, total, dtype)
+    asked = {"entropy": entropy and not matrices, "curvature": curvature}
     gram = centered @ centered.mT
-    found = measures_of_gram(
-        gram,
-        norms,
-        states.dtype,
-        mask,
-        masks,
-        options,
-        entropy=entropy and not matrices,
-        curvature=curvature,
-    )
-    return replace(found, matrices=matrices) if matrices else found
+    prepared = measures_of_gram(gram, norms, states.dtype, mask, masks, options, **asked)
+    return replace(prepared, matrices=matrices) if matrices else prepared
 
 
 def token_masks(states: Tensor, mask: Tensor | None, sink: Tensor | None) -> dict[str, Tensor]:
@@ -185,9 +280,7 @@ def _prepared(
     matrices: dict[str, Tensor], bends: dict[str, tuple[Tensor, Tensor]], real: Tensor
 ) -> PreparedTokens:
     """Return the measures from matrices, and curvatures with the terms left out, by sink."""
-    flat = (
-        bends["keep"][1] if bends else torch.zeros(len(real), dtype=torch.long, device=real.device)
-    )
+    flat = bends["keep"][1] if bends else real.new_zeros(len(real), dtype=torch.long)
     return PreparedTokens(matrices, {name: bend for name, (bend, _) in bends.items()}, flat)
 
 
@@ -201,26 +294,17 @@ def token_entropies(prepared: PreparedTokens, options: Options) -> dict[str, Ten
 
 def _sum_without(states: Tensor, position: Tensor, total: Tensor | None) -> Tensor:
     """Return the sum of each prompt's states (B, D) but one, float64."""
-    if (
-        states.dtype == torch.float64
-    ):  # nothing has more digits: leave it out rather than take it away again
-        return states.scatter(1, _rows_at(position, states), 0.0).sum(1)
+    index = position[:, None, None].expand(-1, 1, states.shape[-1])
+    if states.dtype == torch.float64:
+        # nothing has more digits: leave it out rather than take it away again
+        return states.scatter(1, index, 0.0).sum(1)
     total = token_sum(states) if total is None else total
-    return total - states.gather(1, _rows_at(position, states)).squeeze(1)
-
-
-def _rows_at(position: Tensor, states: Tensor) -> Tensor:
-    return position[:, None, None].expand(-1, 1, states.shape[-1])
+    return total - states.gather(1, index).squeeze(1)
 
 
 def _kept_first(mask: Tensor) -> Tensor:
     """Return indices that bring the kept tokens of each prompt to the front, in their order."""
     return (~mask).to(torch.uint8).sort(dim=-1, stable=True).indices
-
-
-def _packed(states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    index = _kept_first(mask)
-    return states.gather(1, index.unsqueeze(-1).expand_as(states)), mask.gather(1, index)
 
 
 def _prepared_gram(
@@ -231,14 +315,11 @@ def _prepared_gram(
     dtype: torch.dtype,
     recenter: bool,
 ) -> Tensor:
-    """Return the Gram matrix of the masked rows, re-centered among themselves and, if asked, scaled to length
-    1; other rows are zero.
-
-    Rows of padding are zero in `gram` already; a row of zeros adds an eigenvalue of zero and
-    changes nothing.
-    """
+    """Return the Gram matrix of the masked rows, re-centered among themselves and, if asked, scaled
+    to length 1; other rows are zero, which changes no entropy."""
     floor = zero_row_floor(norms, dtype).to(gram.dtype)
-    squares, shift = gram.diagonal(dim1=-2, dim2=-1), None
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    shift = None
     if recenter:
         count = gram.shape[-1] if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
         before = squares.clamp(min=0).sqrt()
@@ -261,17 +342,15 @@ def _prepared_gram(
 
 
 def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch.dtype) -> Tensor:
-    """Return the smaller Gram side of each prompt's prepared rows; padding rows are zero and change
-    nothing."""
+    """Return the smaller Gram side of each prompt's prepared rows; padding rows are zero."""
     m = mask.unsqueeze(-1)
     x = torch.where(m, states.to(dtype), 0.0)
-    rows: RowPreparation = options.rows
+    rows = options.rows
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     floor = torch.zeros_like(norms)
     if rows.startswith("centered"):
-        mean = (
-            x.sum(1, keepdim=True, dtype=torch.float64) / mask.sum(-1).clamp(min=1)[:, None, None]
-        )
+        count = mask.sum(-1).clamp(min=1)[:, None, None]
+        mean = x.sum(1, keepdim=True, dtype=torch.float64) / count
         x = torch.where(m, x - mean.to(dtype), 0.0)
         floor = zero_row_floor(norms, states.dtype)
         norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -283,19 +362,19 @@ def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch
 def _gram_curvature(
     gram: Tensor, mask: Tensor, norms: Tensor, index: Tensor | None, absolute: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the curvature from a Gram matrix (any common shift of the rows cancels); `index` brings the kept
-    rows to the front."""
+    """Return the curvature from a Gram matrix (any common shift of the rows cancels); `index` brings
+    the kept rows to the front."""
     n = gram.shape[-1]
     if index is None:
-        diagonal, one, two = (gram.diagonal(offset=k, dim1=-2, dim2=-1) for k in range(3))
+        diagonals = [gram.diagonal(offset=k, dim1=-2, dim2=-1) for k in range(3)]
     else:
-        flat = gram.flatten(1)
-        diagonal, one, two = (
-            flat.gather(1, index[:, : max(0, n - k)] * n + index[:, k:]) for k in range(3)
-        )
-        mask, norms = mask.gather(1, index), norms.gather(1, index)
-    squares = diagonal[:, 1:] + diagonal[:, :-1] - 2 * one
-    dots = one[:, 1:] - diagonal[:, 1:-1] - two + one[:, :-1]
+        places = [index[:, : max(0, n - k)] * n + index[:, k:] for k in range(3)]
+        diagonals = [gram.flatten(1).gather(1, place) for place in places]
+        mask = mask.gather(1, index)
+        norms = norms.gather(1, index)
+    diagonal, beside, after = diagonals
+    squares = diagonal[:, 1:] + diagonal[:, :-1] - 2 * beside
+    dots = beside[:, 1:] - diagonal[:, 1:-1] - after + beside[:, :-1]
     # differences are known no better than the states are stored, and than the products they come
     # from
     noise = torch.maximum(
