@@ -45,8 +45,6 @@ NIGHTLY = (
     "tests/exporting/test_onnx.py::test_graphs_equal_states_read_by_hand[bert",
     "tests/exporting/test_onnx.py::test_graphs_equal_states_read_by_hand[gpt_neox",
     "tests/maps/test_layer_map.py::test_even_unrelated_layers_fit_into_a_page[2000",
-    "tests/metrics/tokens/test_gram_kernel.py",
-    "tests/metrics/tokens/test_long_prompts.py::test_the_numbers_of_the_formulas[70",
     "tests/probing/test_probe.py::test_damaged_scratch_files_are_computed_again[kept.json",
     "tests/probing/test_probe.py::test_damaged_scratch_files_are_computed_again[mean",
     "tests/report/test_write.py::test_a_large_report_stays_small",

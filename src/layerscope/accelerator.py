@@ -42,9 +42,6 @@ class Accelerator(Protocol):
     def solvers_used(self, index: int) -> str:
         """Return the solvers that have been used on a device since this was last asked."""
 
-    def usable_solvers(self, index: int) -> str:
-        """Return the solvers that work on a device."""
-
     def reduction(self) -> type[Any]:
         """Return the subclass of `capture.BatchReduction` for the device."""
 

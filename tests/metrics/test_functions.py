@@ -15,14 +15,12 @@ from layerscope.metrics.dime import dime_terms
 from layerscope.metrics.geometry import neighbor_ratios
 from layerscope.metrics.infonce import info_nce
 from layerscope.metrics.options import prepare_rows
-from layerscope.metrics.ranks import effective_rank, entropy_rank, nesum, power_law_exponent, rankme
 from tests.metrics import reference as ref
-from tests.metrics.harness import axes, path
+from tests.metrics.harness import axes
 from tests.metrics.support import (
     Samples,
     compute,
     make_samples,
-    measure_tokens,
     of_samples,
     tensor,
 )
@@ -59,29 +57,6 @@ def test_matrix_entropy(shape, kind, rows):
         ), alpha
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_matrix_entropy_of_low_precision_input(dtype):
-    z = tensor(matrix("N<D", "anisotropic")).to(dtype)
-    for rows in ("raw", "unit"):
-        assert matrix_entropy(z, 1.0, rows).item() == close(
-            ref.dataset_entropy(z.double(), 1.0, rows), abs=1e-9
-        )
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", ["plain", "anisotropic"])
-def test_functions_of_a_spectrum(shape, kind):
-    z = matrix(shape, kind)
-    lam = torch.linalg.eigvalsh(tensor(z @ z.T if len(z) <= z.shape[1] else z.T @ z))
-    assert effective_rank(lam).item() == close(ref.effective_rank(z, "raw"), rel=1e-9)
-    assert entropy_rank(lam).item() == close(ref.entropy_rank(z, "raw"), rel=1e-9)
-    assert rankme(lam).item() == close(ref.rankme(z), rel=1e-9)
-    c = z - z.mean(0)
-    lam = torch.linalg.eigvalsh(tensor(c.T @ c))
-    assert power_law_exponent(lam).item() == close(ref.alpha_req(z), rel=1e-9)
-    assert nesum(lam).item() == close(ref.nesum(z), rel=1e-9)
-
-
 def test_ranks_of_a_matrix_that_is_not_full_rank():
     """Rounding of the Gram matrix, 1e-16 of the largest eigenvalue, would be 1e-8 of the largest
     singular value."""
@@ -95,18 +70,6 @@ def test_ranks_of_a_matrix_that_is_not_full_rank():
     for alpha in (0.0, 0.05, 0.3):
         assert matrix_entropy(tensor(z), alpha).item() == close(
             ref.matrix_entropy(z, alpha), abs=1e-9
-        )
-
-
-def test_view_functions():
-    s = make_samples(14, 6)
-    a, b = (prepare_rows(tensor(s.views[:, i]), "unit") for i in (0, 1))
-    losses, _ = info_nce(a, b, 0.2)
-    assert losses.mean().item() == close(ref.infonce(a, b, 0.2), abs=1e-9)
-    for alpha in (1.0, 2.0, 0.5):
-        ours = dime_terms(a, b, alpha, 5, seed=3)
-        assert ours == close(
-            np.array(ref.dime_terms(a, b, ref.permutations(14, 5, 3), alpha)), abs=1e-9
         )
 
 
@@ -140,9 +103,6 @@ def test_dime_of_more_prompts_than_its_limit():
     terms = ref.dime_terms(a, b, ref.permutations(8, 10, 0))
     assert estimate.n == 8
     assert estimate.value == close(np.mean(terms), abs=1e-9)
-    assert estimate.notes["se_permutations"] == close(
-        np.std(terms, ddof=1) / math.sqrt(10), rel=1e-6
-    )
     low, high = interval(estimate)
     assert (high - low) / 2 == close(2.3646 * estimate.se, rel=1e-4)  # seven degrees of freedom
 
@@ -185,22 +145,6 @@ def test_prompt_entropy_is_normalized_by_each_prompts_own_length():
         )
 
 
-def test_the_gram_path_of_curvature() -> None:
-    for points, angle in (
-        (((0, 0), (1, 0), (1, 1), (0, 1)), math.pi / 2),
-        (((0, 0), (1, 0), (0, 0), (1, 0)), math.pi),
-        (((0, 0), (1, 0), (1, 0), (2, 0), (3, 0)), 0.0),
-    ):
-        for states in (path(*points), 1e3 * path(*points) + 5):
-            found = measure_tokens(tensor(states), None, None, Options(), entropy=False)
-            assert found.curvature["keep"].item() == close(angle, abs=1e-6)
-
-
-def test_a_matrix_is_not_centered() -> None:
-    assert matrix_entropy(torch.eye(6)).item() == close(math.log(6), abs=1e-12)
-    assert matrix_entropy(tensor(axes(6))).item() == close(math.log(6), abs=1e-12)
-
-
 def value(name: str, data, options: Options | None = None) -> float:
     return compute(name, tensor(data), options).value
 
@@ -233,7 +177,9 @@ def test_dime_of_two_clusters():
     log 4 − log 2 or 0."""
     a = torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]], dtype=torch.float64)
     seen = set()
-    for term, perm in zip(dime_terms(a, a, 1.0, 30, 0), ref.permutations(4, 30, 0), strict=True):
+    for term, perm in zip(
+        dime_terms(a, a, Options(permutations=30)), ref.permutations(4, 30, 0), strict=True
+    ):
         kept = {perm[0], perm[1]} in ({0, 1}, {2, 3})
         assert term == close(0.0 if kept else math.log(2), abs=1e-9)
         seen.add(kept)

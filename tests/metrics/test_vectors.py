@@ -84,3 +84,5 @@ def test_groups_follow_the_order_of_arrival() -> None:
     expected = torch.cat([prepare_rows(part, "centered") for part in rows.split(3)])
     assert preparation == "raw"
     assert torch.equal(grouped.rows, expected[np.argsort(keys)])
+    site = SiteVectors.of(rows, None, keys)
+    assert site.in_groups("unit", 3) == (site, "unit")  # nothing to center

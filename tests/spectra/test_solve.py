@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.spectra import eigvalsh, map_concurrently, usable_solvers
+from layerscope.spectra import eigvalsh, map_concurrently
 
 
 @pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
@@ -89,15 +89,10 @@ def test_inside_inference_mode():
 
 
 def test_large_matrices_are_not_split(monkeypatch):
-    monkeypatch.setattr("layerscope.spectra.solve._LARGEST_SPLIT", 4)
-    monkeypatch.setattr("layerscope.spectra.solve.map_concurrently", None)  # calling it would fail
+    monkeypatch.setattr("layerscope.spectra._LARGEST_SPLIT", 4)
+    monkeypatch.setattr("layerscope.spectra.map_concurrently", None)  # calling it would fail
     matrices = symmetric(3, 5, 5)
     assert_numpy(matrices, eigvalsh(matrices))
-
-
-def test_usable_solvers():
-    assert "lapack" in usable_solvers()
-    assert usable_solvers("cuda") == "torch.linalg.eigvalsh on cuda"
 
 
 def test_side_by_side_keeps_the_order_and_gives_each_worker_one_thread(threads):

@@ -58,20 +58,6 @@ def test_torch_takes_over_and_says_so_once(monkeypatch):
         eigenvalues._on_cuda(matrices, False)
 
 
-def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
-    two = "own band kernels (float32 batches up to 1024 rows), cusolverDnXsyevBatched"
-    for register, bands, batched, name in (
-        (None, None, None, f"own register kernel (small float32 matrices), {two}"),
-        ("no", None, None, two),
-        ("no", "no", None, "cusolverDnXsyevBatched"),
-        ("no", "no", "no", "torch.linalg.eigvalsh on cuda"),
-    ):
-        monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n, why=register: why)
-        monkeypatch.setattr(eigenvalues.band, "usable", lambda index, why=bands: why)
-        monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index, why=batched: why)
-        assert eigenvalues.usable_solvers(0) == name
-
-
 def test_which_matrices_go_where(monkeypatch):
     used = []
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from layerscope.errors import LayerscopeError
-from layerscope.spectra import to_device
-from layerscope.spectra.execution import free_memory, multiprocessors
+from layerscope.spectra import free_memory, to_device
 
 __all__ = ["is_out_of_memory", "release_memory"]
 
@@ -100,7 +99,8 @@ def token_budget(device: torch.device, width: int) -> int:
     if device.type != "cuda":
         return CPU_TOKENS
     per_token = width * 64  # bytes: one block's activations are 26 in half precision, 52 in float32
-    in_round = _ROWS_PER_ROUND * multiprocessors(device)
+    processors = int(torch.cuda.get_device_properties(device).multi_processor_count)
+    in_round = _ROWS_PER_ROUND * processors
     most = min(-(-GPU_TOKENS // in_round) * in_round, int(0.5 * free_memory(device) / per_token))
     return max(512, most // in_round * in_round or most)
 

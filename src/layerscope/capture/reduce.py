@@ -41,7 +41,7 @@ from layerscope.metrics.tokens import (
 )
 from layerscope.spectra import map_concurrently
 
-__all__ = ["BatchReduction", "Reducer", "check_finite", "stack_fields"]
+__all__ = ["BatchReduction", "ReducedTensors", "Reducer", "check_finite", "stack_fields"]
 
 # texts of a batch on a CPU, at least, where each thread reduces a part of the texts
 _TEXTS_PER_THREAD = 2

@@ -155,7 +155,7 @@ def _solver() -> Finding:
     import torch
 
     from layerscope import accelerator
-    from layerscope.spectra import eigvalsh, usable_solvers
+    from layerscope.spectra import eigvalsh, solvers_used
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = torch.randn(8, 96, 96, device=device)
@@ -167,7 +167,7 @@ def _solver() -> Finding:
     traces = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     error = float((values.sum(-1) - traces).abs().max() / values.sum(-1).max())
     text = (
-        f"{usable_solvers(device)} on {device}: 8 matrices of 96 in {1000 * seconds:.1f} ms, "
+        f"{solvers_used(device)} on {device}: 8 matrices of 96 in {1000 * seconds:.1f} ms, "
         f"relative error {error:.0e}"
     )
     if error >= 1e-4:

@@ -24,7 +24,7 @@ from layerscope.capture.hooks import apply_norm
 from layerscope.errors import ExportError
 from layerscope.models import LoadedModel
 from layerscope.models.settings import quiet
-from layerscope.spectra.execution import full_precision
+from layerscope.spectra import full_precision
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ report then show it by what `info` says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -86,7 +86,6 @@ class Estimate:
     se: float | None = None
     undefined: int = 0
     df: int | None = None
-    notes: Mapping[str, float] = field(default_factory=dict)
 
     def scaled(self, by: float) -> Estimate:
         """Return the estimate of `by` times this quantity."""

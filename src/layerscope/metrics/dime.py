@@ -16,16 +16,7 @@ from layerscope.metrics.options import Options
 from layerscope.metrics.spectral import entropies_without_each, equal_folds, equal_folds_error
 from layerscope.metrics.vectors import SiteVectors, prepared_view
 
-__all__ = [
-    "dime_views",
-    "error_key",
-    "error_orders",
-    "errors_of_effects",
-    "permutations_of",
-    "products",
-    "terms_key",
-    "uses_features",
-]
+__all__ = ["error_orders", "errors_of_effects", "permutations_of", "products", "uses_features"]
 
 _ROUNDS = 30  # of the two-way fit below; it converges in far fewer
 _FEATURE_PERMUTATIONS = 3  # they shuffle features, which adds no noise to what a prompt does
@@ -52,25 +43,21 @@ def products(a: Tensor, b: Tensor, orders: Sequence[np.ndarray]) -> Iterator[Ten
         yield k_a * k_b.index_select(-2, p).index_select(-1, p)
 
 
-def dime_terms(
-    a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False
-) -> np.ndarray:
+def dime_terms(a: Tensor, b: Tensor, options: Options, on_features: bool = False) -> np.ndarray:
     """Return S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B) for each random permutation P; views (N, D),
     already prepared.
 
-    `feature_side` uses D×D covariances, as the released code does when N > D; P then shuffles
-    features, not samples.
+    With `on_features` the matrices are D×D covariances, as in the released code when N > D; P then
+    shuffles features, not samples.
     """
-    if feature_side:
+    if on_features:
         a, b = a.mT, b.mT
-    orders = permutations_of(len(a), permutations, seed)
-    entropies = torch.stack([gram_entropy(product, alpha) for product in products(a, b, orders)])
-    return (entropies[1:] - entropies[0]).cpu().numpy()
+    orders = permutations_of(len(a), options.permutations, options.seed)
+    entropies = [gram_entropy(product, options.alpha) for product in products(a, b, orders)]
+    return (torch.stack(entropies[1:]) - entropies[0]).cpu().numpy()
 
 
-def prompt_error(
-    a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False
-) -> float:
+def prompt_error(a: Tensor, b: Tensor, options: Options, on_features: bool = False) -> float:
     """Return the standard error of DiME over prompts, by leaving out each of them; NaN for fewer
     than three prompts.
 
@@ -83,12 +70,12 @@ def prompt_error(
     n = len(a)
     if n < 3:
         return math.nan
-    if feature_side:
-        return _error_on_feature_side(a, b, alpha, min(permutations, _FEATURE_PERMUTATIONS), seed)
-    orders = error_orders(n, permutations, seed)
+    if on_features:
+        return _error_on_features(a, b, options)
+    orders = error_orders(n, options.permutations, options.seed)
     used = len(orders[0])
-    every = torch.stack(list(products(a[:used], b[:used], orders)))
-    effects = -entropies_without_each(every, alpha).cpu().numpy()
+    matrices = torch.stack(list(products(a[:used], b[:used], orders)))
+    effects = -entropies_without_each(matrices, options.alpha).cpu().numpy()
     return errors_of_effects(effects[None], orders, n)[0]
 
 
@@ -137,18 +124,19 @@ def two_way_effects(
     return of_a, of_b, np.square(rest).sum((1, 2)) / free if free > 0 else np.zeros(sets)
 
 
-def _error_on_feature_side(a: Tensor, b: Tensor, alpha: float, count: int, seed: int) -> float:
-    members = equal_folds(len(a), a.device)
-    assert members is not None
+def _error_on_features(a: Tensor, b: Tensor, options: Options) -> float:
+    folds = equal_folds(len(a), a.device)
+    assert folds is not None
+    count = min(options.permutations, _FEATURE_PERMUTATIONS)
+    orders = permutations_of(a.shape[1], count, options.seed)
     k_a = a.T @ a
     k_b = b.T @ b
     values = []
-    for fold in members:
+    for fold in folds:
         less_a = k_a - a[fold].T @ a[fold]
         less_b = k_b - b[fold].T @ b[fold]
-        orders = permutations_of(len(k_a), count, seed)
         shuffled = [less_a * less_b[p][:, p] for p in orders]
-        entropies = gram_entropy(torch.stack([less_a * less_b, *shuffled]), alpha)
+        entropies = gram_entropy(torch.stack([less_a * less_b, *shuffled]), options.alpha)
         values.append(entropies[1:].mean() - entropies[0])
     return equal_folds_error(torch.stack(values), len(a))
 
@@ -167,16 +155,6 @@ def dime_views(site: SiteVectors, options: Options) -> tuple[Tensor, Tensor]:
     return prepared_view(views, 0, rows)[:n], prepared_view(views, 1, rows)[:n]
 
 
-def terms_key(options: Options) -> tuple[str, Options]:
-    """Return where a site keeps the terms of all permutations."""
-    return "dime", options
-
-
-def error_key(options: Options) -> tuple[str, Options]:
-    """Return where a site keeps the standard error over prompts."""
-    return "dime error", options
-
-
 def estimate_dime(site: SiteVectors, options: Options) -> Estimate:
     """Return the mean over permutations of S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B), on N×N Gram
     matrices with unit diagonal.
@@ -186,35 +164,20 @@ def estimate_dime(site: SiteVectors, options: Options) -> Estimate:
     `dime_samples` prompts are used, the first in the order of their keys: the cost grows with their
     cube.
     """
-    site.views_for("dime")
     on_features = uses_features(site, options)
-
-    def compute_terms() -> np.ndarray:
-        a, b = dime_views(site, options)
-        return dime_terms(a, b, options.alpha, options.permutations, options.seed, on_features)
-
-    def compute_error() -> float:
-        a, b = dime_views(site, options)
-        return prompt_error(a, b, options.alpha, options.permutations, options.seed, on_features)
-
-    terms = site.once(terms_key(options), compute_terms)
-    over_prompts = site.once(error_key(options), compute_error)
+    terms = site.once(
+        ("dime", options), lambda: dime_terms(*dime_views(site, options), options, on_features)
+    )
+    error = site.once(
+        ("dime error", options),
+        lambda: prompt_error(*dime_views(site, options), options, on_features),
+    )
     over_permutations = math.nan
     if len(terms) > 1:
         over_permutations = float(terms.std(ddof=1) / math.sqrt(len(terms)))
     n = min(len(site), options.dime_samples)
-    return Estimate(
-        float(terms.mean()),
-        n,
-        site.width,
-        se=math.hypot(over_permutations, over_prompts),
-        df=max(1, n - 1),
-        notes={
-            "permutations": len(terms),
-            "se_permutations": over_permutations,
-            "se_prompts": over_prompts,
-        },
-    )
+    se = math.hypot(over_permutations, error)
+    return Estimate(float(terms.mean()), n, site.width, se=se, df=max(1, n - 1))
 
 
 DIME = Metric(

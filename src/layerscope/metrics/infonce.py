@@ -13,7 +13,7 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.options import Options
 from layerscope.metrics.vectors import SiteVectors, prepared_view
 
-__all__ = ["BLOCK", "info_nce", "losses_key"]
+__all__ = ["BLOCK", "info_nce"]
 
 BLOCK = 1024
 
@@ -52,11 +52,6 @@ def info_nce(
     return per_row.unflatten(-1, (2, n)).mean(-2), columns.unflatten(-1, (2, n)).sum(-2) / 2
 
 
-def losses_key(options: Options) -> tuple[str, Options]:
-    """Return where a site keeps the losses and negatives for the loss and the bound."""
-    return "infonce", options
-
-
 def estimate_infonce(site: SiteVectors, options: Options) -> Estimate:
     """Return the NT-Xent loss over the first two views, with cosine similarity by default. Lower:
     views are told apart better.
@@ -65,8 +60,7 @@ def estimate_infonce(site: SiteVectors, options: Options) -> Estimate:
     >>> estimate_infonce(SiteVectors(same[:, 0], same), Options()).value < 0.01
     True
     """
-    site.views_for("infonce")
-    losses, negatives = site.once(losses_key(options), lambda: _losses(site, options))
+    losses, negatives = site.once(("infonce", options), lambda: _losses(site, options))
     n = len(losses)
     value = float(losses.mean())
     influence = (losses - value + negatives - negatives.mean()) / n

@@ -15,7 +15,7 @@ from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy
 from layerscope.metrics.options import Options, RowPreparation, prepare_rows, zero_row_floor
 from layerscope.metrics.vectors import FOLDS, SiteVectors, doubles, n_folds
 
-__all__ = ["PIVOT_UNITS", "lidar_estimate", "lidar_key", "prepared_views", "seen_from"]
+__all__ = ["PIVOT_UNITS", "lidar_estimate", "prepared_views", "seen_from"]
 
 # A pivot of Σ_w's factor below so many units of rounding of its largest entry is rounding itself.
 PIVOT_UNITS = 1024
@@ -216,16 +216,10 @@ def _inner(z: Tensor) -> Tensor:
     return (z - z.mean(1, keepdim=True)).flatten(0, 1)
 
 
-def lidar_key(options: Options) -> tuple[str, Options]:
-    """Return where a site keeps the entropy, for the entropy and the rank."""
-    return "lidar", options
-
-
 def estimate_lidar(site: SiteVectors, options: Options) -> Estimate:
     """Return the entropy of the normalized eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2} (δ on the
     diagonal of Σ_w), over all views, with its standard error over folds of prompts."""
-    site.views_for("lidar")
-    return site.once(lidar_key(options), lambda: _estimate(site, options))
+    return site.once(("lidar", options), lambda: _estimate(site, options))
 
 
 def _estimate(site: SiteVectors, options: Options) -> Estimate:
@@ -249,18 +243,10 @@ def lidar_estimate(site: SiteVectors, value: float, left_out: list[float]) -> Es
 
     It is undefined where all prompts are the same, or states are too large for δ to be seen.
     """
-    views = site.views_for("lidar")
     n, d = len(site), site.width
     if not all(map(math.isfinite, (value, *left_out))):
         return Estimate(math.nan, n, d, undefined=n)
-    return Estimate(
-        value,
-        n,
-        d,
-        se=jackknife_error(left_out),
-        df=len(left_out) - 1,
-        notes={"within_rank": min(d, n * (views.shape[1] - 1))},
-    )
+    return Estimate(value, n, d, se=jackknife_error(left_out), df=len(left_out) - 1)
 
 
 def estimate_lidar_rank(site: SiteVectors, options: Options) -> Estimate:

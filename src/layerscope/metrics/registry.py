@@ -25,13 +25,8 @@ from layerscope.metrics.vectors import SiteVectors
 
 __all__ = ["is_plugin"]
 
-PromptFunction = Callable[..., Any]
-MetricName = str | Metric | PromptFunction
-"""What a user may ask for: a metric's name, a metric, or a function of states."""
-
-
-def _is_metric(thing: object) -> bool:
-    return isinstance(thing, Metric)
+MetricName = str | Metric | Callable[..., Any]
+"""A user's choice: a metric's name, a metric, or a function of states."""
 
 
 def _metrics_in(module: ModuleType) -> list[Metric]:
@@ -42,7 +37,7 @@ REGISTRY: Registry[Metric] = Registry(
     "metric",
     "layerscope.metrics",
     name=lambda metric: metric.info.name,
-    check=_is_metric,
+    check=lambda thing: isinstance(thing, Metric),
     package="layerscope.metrics",
     find=_metrics_in,
     hint="`layerscope list metrics` shows them.",
@@ -98,6 +93,51 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
     return list(dict.fromkeys(expanded))
 
 
+# How metrics are shown
+
+
+def in_reading_order(names: Iterable[str]) -> list[str]:
+    """Return metric names as tables and figures show them; names that are not metrics here (of a
+    published table, say) come last."""
+    orders = {name: metric.info.order for name, metric in REGISTRY.all().items()}
+    return sorted(dict.fromkeys(names), key=lambda name: (orders.get(name, math.inf), name))
+
+
+def main_metrics(names: Iterable[str] | None = None) -> list[str]:
+    """Return the metrics among `names` (every known one if None) that are shown where there is no
+    room for all, in reading order."""
+    known = REGISTRY.all()
+    ordered = in_reading_order(known if names is None else names)
+    return [name for name in ordered if name in known and known[name].info.main]
+
+
+def metric_title(name: str, sink: str = "keep") -> str:
+    """Return a metric's title; its name where it is not a metric here."""
+    metric = REGISTRY.all().get(name)
+    title = name.replace("_", " ") if metric is None else metric.info.title
+    return title + (", sink dropped" if sink == "drop" else "")
+
+
+def on_log_scale(name: str) -> bool:
+    """Return True for a metric that is drawn on a logarithmic axis."""
+    metric = REGISTRY.all().get(name)
+    return metric is not None and metric.info.log_scale
+
+
+def shown_series(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the main metrics among `names` with their sink settings, as tables by layer and panels
+    show them."""
+    series = []
+    for name in main_metrics(names):
+        series.append((name, "keep"))
+        if get_metric(name).info.compare_sinks:
+            series.append((name, "drop"))
+    return series
+
+
+# Metrics from outside
+
+
 def metric_of_function(function: object) -> Metric:
     """Return a plain function as a metric under its own name: the mean over prompts of its result.
 
@@ -111,16 +151,16 @@ def metric_of_function(function: object) -> Metric:
             "own (def my_metric(states): …)."
         )
     name = function.__name__
-    arguments = [
-        argument
-        for argument in inspect.signature(function).parameters.values()
-        if argument.default is argument.empty
-        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
-    ]
-    if len(arguments) not in (1, 2):
+    parameters = inspect.signature(function).parameters.values()
+    count = sum(
+        parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in parameters
+    )
+    if count not in (1, 2):
         raise PluginError(
-            f"metric {name!r}: the function takes {len(arguments)} arguments; it must take the "
-            "states of one prompt, or (states, mask) of a batch."
+            f"metric {name!r}: the function takes {count} arguments; it must take the states of one "
+            "prompt, or (states, mask) of a batch."
         )
     info = MetricInfo(
         name=name,
@@ -134,7 +174,7 @@ def metric_of_function(function: object) -> Metric:
         by_default=False,
     )
     place = f"{function.__module__}.{function.__qualname__}"
-    return Metric(info, measure=FunctionMeasure(place, len(arguments) == 2, function))
+    return Metric(info, measure=FunctionMeasure(place, count == 2, function))
 
 
 def _unknown_bounds(n: int, d: int, options: Options) -> tuple[float, float]:
@@ -155,88 +195,23 @@ class FunctionMeasure:
         if self.takes_mask:
             values: Tensor = self.function(states, mask)
             return values
-        numbers = [
-            _as_number(self.function.__name__, self.function(rows[real]))
-            for rows, real in zip(states, mask, strict=True)
-        ]
-        return torch.tensor(numbers)
+        prompts = zip(states, mask, strict=True)
+        return torch.tensor([self._number(self.function(rows[real])) for rows, real in prompts])
 
-
-def _as_number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise PluginError(
-            f"metric {name!r}: the function is given the states (tokens, width) of one prompt and "
-            f"must return one number; it returned {_in_words(value)}."
-        ) from None
+    def _number(self, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise PluginError(
+                f"metric {self.function.__name__!r}: the function is given the states (tokens, "
+                f"width) of one prompt and must return one number; it returned {_in_words(value)}."
+            ) from None
 
 
 def _in_words(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return type(value).__name__
-
-
-def _code_digest(function: FunctionType) -> str:
-    """Return what tells two functions of one name apart, so that a run is not resumed with another
-    one."""
-
-    def describe(thing: object) -> str:
-        if isinstance(thing, CodeType):
-            constants = [describe(inner) for inner in thing.co_consts]
-            return f"{thing.co_code.hex()} {thing.co_names} {constants}"
-        is_plain = isinstance(thing, (int, float, str, bytes, tuple, type(None)))
-        return repr(thing) if is_plain else type(thing).__name__
-
-    closed = [cell.cell_contents for cell in function.__closure__ or ()]
-    parts = [function.__code__, *(function.__defaults__ or ()), *closed]
-    return hashlib.sha256("|".join(map(describe, parts)).encode()).hexdigest()[:12]
-
-
-def in_reading_order(names: Iterable[str]) -> list[str]:
-    """Return metric names as tables and figures show them; names that are not metrics here (of a
-    published table, say) come last."""
-    known = REGISTRY.all()
-
-    def place(name: str) -> tuple[float, str]:
-        return (known[name].info.order if name in known else math.inf), name
-
-    return sorted(dict.fromkeys(names), key=place)
-
-
-def main_metrics(names: Iterable[str] | None = None) -> list[str]:
-    """Return the metrics among `names` (every known one if None) that are shown where there is no
-    room for all, in reading order."""
-    known = REGISTRY.all()
-    ordered = in_reading_order(known if names is None else names)
-    return [name for name in ordered if name in known and known[name].info.main]
-
-
-def metric_title(name: str, sink: str = "keep") -> str:
-    """Return what a metric is called in titles and tables; its name where it is not a metric
-    here."""
-    known = REGISTRY.all()
-    title = known[name].info.title if name in known else name.replace("_", " ")
-    return title + (", sink dropped" if sink == "drop" else "")
-
-
-def on_log_scale(name: str) -> bool:
-    """Return True for a metric that is drawn on a logarithmic axis."""
-    known = REGISTRY.all()
-    return name in known and known[name].info.log_scale
-
-
-def shown_series(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the main metrics among `names` with their sink settings, as tables by layer and panels
-    show them."""
-    known = REGISTRY.all()
-    series = []
-    for name in main_metrics(names):
-        series.append((name, "keep"))
-        if known[name].info.compare_sinks:
-            series.append((name, "drop"))
-    return series
 
 
 def is_plugin(metric: Metric) -> bool:
@@ -255,8 +230,8 @@ def _built_in_names() -> frozenset[str]:
 
 
 def origin(metric: Metric) -> str:
-    """Return where a metric from outside comes from, for the manifest and the run's key: its
-    function, its package and version."""
+    """Return the origin of a metric from outside, for the manifest and the run's key: its function,
+    its package and version."""
     function: Any = metric.estimate if metric.measure is None else metric.measure
     if isinstance(function, FunctionMeasure):
         return f"{function.place} (code {_code_digest(function.function)})"
@@ -265,28 +240,41 @@ def origin(metric: Metric) -> str:
     return f"{function.__module__}.{name}" + (f" ({source})" if source else "")
 
 
+def _code_digest(function: FunctionType) -> str:
+    """Return a digest of a function's code, so that a run is not resumed with another one."""
+
+    def describe(thing: object) -> str:
+        if isinstance(thing, CodeType):
+            constants = [describe(inner) for inner in thing.co_consts]
+            return f"{thing.co_code.hex()} {thing.co_names} {constants}"
+        is_plain = isinstance(thing, (int, float, str, bytes, tuple, type(None)))
+        return repr(thing) if is_plain else type(thing).__name__
+
+    closed = [cell.cell_contents for cell in function.__closure__ or ()]
+    parts = [function.__code__, *(function.__defaults__ or ()), *closed]
+    return hashlib.sha256("|".join(map(describe, parts)).encode()).hexdigest()[:12]
+
+
 def check_plugin(metric: Metric, options: Options) -> None:
-    """Try a metric from outside on small random samples: what is wrong with it is better known
-    before a model is run."""
+    """Try a metric from outside on small random samples, before a model is run."""
     info = metric.info
+    is_of_tokens = info.level == "tokens"
     if info.level not in ("tokens", "pooled", "views"):
         raise PluginError(
             f"metric {info.name!r}: level must be tokens, pooled or views, not {info.level!r}."
         )
-    if "keep" not in info.sinks or (info.level != "tokens" and info.sinks != ("keep",)):
+    if "keep" not in info.sinks or (not is_of_tokens and info.sinks != ("keep",)):
         raise PluginError(
             f'metric {info.name!r}: sinks must be ("keep",), or ("keep", "drop") for a token metric.'
         )
-    needed = "measure" if info.level == "tokens" else "estimate"
-    if (metric.measure is None) == (needed == "measure"):
+    if (metric.measure is not None) != is_of_tokens or (metric.estimate is None) != is_of_tokens:
+        needed = "measure" if is_of_tokens else "estimate"
         raise PluginError(f"metric {info.name!r} is of level {info.level}: it needs {needed}=.")
-    generator = torch.Generator().manual_seed(0)
     try:
-        if metric.measure is not None:
-            _try_prompts(metric, options, generator)
-        elif metric.estimate is not None:
-            views = torch.randn((24, 2, 16), generator=generator)
-            _check_estimate(info, metric.estimate(SiteVectors(views[:, 0], views), options))
+        if is_of_tokens:
+            _try_measure(metric, options)
+        else:
+            _try_estimate(metric, options)
     except PluginError:
         raise
     except Exception as error:
@@ -295,10 +283,10 @@ def check_plugin(metric: Metric, options: Options) -> None:
         ) from error
 
 
-def _try_prompts(metric: Metric, options: Options, generator: torch.Generator) -> None:
-    states = torch.randn((3, 24, 16), generator=generator)
-    mask = torch.arange(24).expand(3, -1) < torch.tensor([[24], [20], [17]])
+def _try_measure(metric: Metric, options: Options) -> None:
     name = metric.info.name
+    states = torch.randn((3, 24, 16), generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(24).expand(3, -1) < torch.tensor([[24], [20], [17]])
     values = measured_values(metric, states, mask, options)
     if bool(torch.isnan(values).any()):
         raise PluginError(
@@ -315,6 +303,22 @@ def _try_prompts(metric: Metric, options: Options, generator: torch.Generator) -
         )
 
 
+def _try_estimate(metric: Metric, options: Options) -> None:
+    assert metric.estimate is not None
+    views = torch.randn((24, 2, 16), generator=torch.Generator().manual_seed(0))
+    estimate: object = metric.estimate(SiteVectors(views[:, 0], views), options)
+    if not isinstance(estimate, Estimate):
+        raise PluginError(
+            f"metric {metric.info.name!r}: estimate must return an Estimate, not "
+            f"{type(estimate).__name__}."
+        )
+    if not math.isfinite(estimate.value):
+        raise PluginError(
+            f"metric {metric.info.name!r}: estimate gives {estimate.value} for 24 random vectors of "
+            "width 16."
+        )
+
+
 def measured_values(metric: Metric, states: Tensor, mask: Tensor, options: Options) -> Tensor:
     """Return what `measure` gives, float64; an error that names the metric unless it is one number
     per prompt."""
@@ -327,16 +331,3 @@ def measured_values(metric: Metric, states: Tensor, mask: Tensor, options: Optio
             f"of shape ({prompts},) here; it returned {_in_words(values)}."
         )
     return values.detach().double()
-
-
-def _check_estimate(info: MetricInfo, estimate: object) -> None:
-    if not isinstance(estimate, Estimate):
-        raise PluginError(
-            f"metric {info.name!r}: estimate must return an Estimate, not "
-            f"{type(estimate).__name__}."
-        )
-    if not math.isfinite(estimate.value):
-        raise PluginError(
-            f"metric {info.name!r}: estimate gives {estimate.value} for 24 random vectors of width "
-            "16."
-        )

@@ -233,9 +233,7 @@ def _encode_by_workers(
 def make_reducer(model: LoadedModel, sites: list[Site], config: ProfileConfig) -> Reducer:
     """Return what reduces a model's states to what the chosen metrics need."""
     metrics = [get_metric(name) for name in config.metrics]
-    return Reducer(
-        model.anatomy, sites, config.final_norm, config.options, metrics, model.device
-    )
+    return Reducer(model.anatomy, sites, config.final_norm, config.options, metrics, model.device)
 
 
 class ShardEncoder:

@@ -17,7 +17,6 @@ from layerscope_gpu.eigenvalues import (
     exact_entropy,
     kernel_source,
     solvers_used,
-    usable_solvers,
 )
 from layerscope_gpu.passes import fast_passes, find_shortcuts
 
@@ -45,7 +44,6 @@ __all__ = [
     "resolvents",
     "solvers_used",
     "tokens",
-    "usable_solvers",
     "whitening",
 ]
 

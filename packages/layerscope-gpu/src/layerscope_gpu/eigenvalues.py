@@ -36,20 +36,6 @@ def solvers_used(index: int) -> str:
     return ", ".join(sorted(_used.pop(index, ()))) or "none"
 
 
-def usable_solvers(index: int) -> str:
-    """Return the solvers that work on a GPU.
-
-    All of them are tried, which takes seconds where a kernel has not been compiled yet.
-    """
-    problems = {
-        _REGISTERS: small.usable(index, 128),
-        _BANDS: band.usable(index),
-        _CUSOLVER: _cusolver_problem(index),
-    }
-    names = [name for name, problem in problems.items() if problem is None]
-    return ", ".join(names) or _TORCH
-
-
 def kernel_source(n: int) -> str | None:
     """Return the source of the kernel for float32 matrices of n rows, None if there is none."""
     if n <= small.LARGEST:

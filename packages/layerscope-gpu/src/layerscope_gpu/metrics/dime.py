@@ -12,12 +12,10 @@ from torch import Tensor
 
 from layerscope.metrics import Estimate, Options, SiteVectors, spectrum_entropy
 from layerscope.metrics.dime import (
-    error_key,
     error_orders,
     errors_of_effects,
     permutations_of,
     products,
-    terms_key,
     uses_features,
 )
 from layerscope.metrics.entropy import gram_entropy
@@ -89,7 +87,7 @@ def _keep_terms(
             moved[unsure] = np.abs(exact - rough[unsure, 0])
     for site, values, is_close in zip(sites, terms, moved <= allowed, strict=True):
         if is_close:
-            site.shared[terms_key(options)] = values
+            site.shared["dime", options] = values
 
 
 def _prepare_errors(
@@ -110,7 +108,7 @@ def _prepare_errors(
         effects = -torch.cat([part.get() for part in without]).numpy()
         effects = effects.reshape(len(sites), 1 + len(orders), used)
         for site, error in zip(sites, errors_of_effects(effects, orders, n), strict=True):
-            site.shared[error_key(options)] = error
+            site.shared["dime error", options] = error
 
     return finish
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics import Estimate, Options, SiteVectors
-from layerscope.metrics.infonce import BLOCK, info_nce, losses_key
+from layerscope.metrics.infonce import BLOCK, info_nce
 from layerscope_gpu.metrics.views import view_of_sites
 from layerscope_gpu.transfers import Sent
 
@@ -26,7 +26,7 @@ def prepare(
 
     def finish() -> Mapping[str, Sequence[Estimate]]:
         for site, loss, negative in zip(sites, *(part.get() for part in sent), strict=True):
-            site.shared[losses_key(options)] = loss, negative
+            site.shared["infonce", options] = loss, negative
         return {}
 
     return finish

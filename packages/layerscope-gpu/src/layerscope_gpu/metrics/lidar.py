@@ -15,7 +15,6 @@ from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.lidar import (
     PIVOT_UNITS,
     lidar_estimate,
-    lidar_key,
     prepared_views,
     seen_from,
 )
@@ -92,7 +91,7 @@ def _keep(
     for i, site in enumerate(sites):
         value = exact.get(i, rough[i])
         if safe[i] and (i not in exact or will_do(abs(rough[i] - value), without[i])):
-            site.shared[lidar_key(options)] = lidar_estimate(site, value, without[i])
+            site.shared["lidar", options] = lidar_estimate(site, value, without[i])
 
 
 def _entropy(eigenvalues: Tensor, alpha: float) -> Tensor:

@@ -8,12 +8,13 @@ import torch
 from layerscope.metrics import ROW_PREPARATIONS, Options
 from layerscope.metrics.tokens import Sink, curvatures, find_sink, prompt_entropies, without_token
 from tests.metrics import reference as ref
-from tests.metrics.support import measure_tokens, pad, tensor
+from tests.metrics.support import compute, make_samples, measure_tokens, of_samples, pad, tensor
 
 WIDTH = 16
 LENGTHS = {"gram": (3, 7, 12, 16), "direct": (3, 9, 17, 40)}
 KINDS = ("plain", "anisotropic", "sink", "huge sink", "two sinks", "repeats")
 close = pytest.approx
+both = pytest.mark.parametrize("d", [6, 40], ids=["N>D", "N<D"])
 
 
 def prompts(path: str, kind: str) -> list[np.ndarray]:
@@ -204,3 +205,46 @@ def test_equal_tokens_have_no_direction_in_float32_either():
     assert out.entropy["keep"].isnan().all()
     assert out.curvature["keep"].isnan().all()
     assert out.flat.tolist() == [3, 3]
+
+
+# The conventions of the released code (method §4 items 4 to 7)
+
+
+@both
+@pytest.mark.parametrize("rows", ["raw", "centered", "centered-unit"])
+def test_clamped_gram_of_prompts(rows, d):
+    s = make_samples(8, d, longest=12)
+    options = Options(clamp_gram=True, rows=rows)
+    expected = [ref.clamped_entropy(ref.prepare(t, rows)) for t in s.tokens if len(t) <= d]
+    short = [t for t in s.tokens if len(t) <= d]
+    states, mask = pad(short)
+    ours = compute("prompt_entropy", states, options, mask=mask).value
+    assert ours == close(np.mean(expected), abs=1e-9)
+    out = measure_tokens(states, mask, find_sink(states, mask), options)
+    assert out.entropy["keep"].numpy() == close(np.array(expected), abs=1e-9)
+    dropped = [
+        ref.clamped_entropy(ref.prepare(ref.without(t, ref.sink(t)[0]), rows)) for t in short
+    ]
+    assert out.entropy["drop"].numpy() == close(np.array(dropped), abs=1e-9)
+
+
+def test_clamped_gram_of_a_prompt_longer_than_wide():
+    """The D×D side is clamped there."""
+    t = np.random.default_rng(0).normal(size=(11, 4))
+    ours = compute("prompt_entropy", tensor(t)[None], Options(clamp_gram=True)).value
+    assert ours == close(ref.clamped_entropy(ref.prepare(t, "centered-unit")), abs=1e-9)
+
+
+@both
+def test_absolute_curvature(d):
+    s = make_samples(10, d)
+    options = Options(curvature_absolute=True)
+    expected = np.array([ref.curvature(t, absolute=True) for t in s.tokens])
+    ours = of_samples("curvature", s, options=options).value
+    assert ours == close(expected.mean(), abs=1e-9)
+    assert ours < of_samples("curvature", s).value
+    states, mask = pad(s.tokens)
+    out = measure_tokens(states, mask, find_sink(states, mask), options, entropy=False)
+    assert out.curvature["keep"].numpy() == close(expected, abs=1e-9)
+    dropped = [ref.curvature(t, absolute=True, drop=ref.sink(t)[0]) for t in s.tokens]
+    assert out.curvature["drop"].numpy() == close(np.array(dropped), abs=1e-9, nan_ok=True)
