@@ -36,10 +36,15 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("bad"), KeyboardInterrupt(), OSError(errno.EIO, "input/output error")]
+    ("error", "raised"),
+    [
+        (ValueError("bad"), ValueError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (OSError(errno.EIO, "input/output error"), RunFolderError),
+    ],
 )
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, error: BaseException
+    tmp_path: Path, error: BaseException, raised: type[BaseException]
 ) -> None:
     target = tmp_path / "a.txt"
     atomic.write_text(target, "old")
@@ -48,7 +53,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         stream.write(b"new, but not all of")
         raise error
 
-    with pytest.raises(type(error)):
+    with pytest.raises(raised):
         atomic.write(target, fill)
     assert target.read_text() == "old"
     assert listing(tmp_path) == ["a.txt"]

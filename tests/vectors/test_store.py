@@ -24,7 +24,6 @@ from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.store.checked import ARRAYS
 from layerscope.vectors import MissingVectorsError, Shard, VectorSpace, VectorStore, text_key
 from layerscope.vectors.store import DESCRIPTION, space_key
-from tests.forking import run_python
 
 SITES = ["embeddings", "block.0", "block.1"]
 KIND = "mean/applied/keep"
@@ -80,7 +79,7 @@ def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
         Shard(
             keys_of(texts),
             SITES,
-            {KIND: vectors_of(texts), "last/raw": last},
+            {KIND: np.asfortranarray(vectors_of(texts)), "last/raw": last},
             {"tokens": tokens, "sink": sink},
         )
     )
@@ -98,13 +97,6 @@ def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
         assert not stored(held, keys_of(texts), [KIND], SITES, ["other"]).any()
         assert held.read([], KIND, SITES[0]).shape[0] == 0
         assert stored(held, [], [KIND], SITES).shape == (0,)
-
-
-def test_vectors_in_another_layout_are_the_same(tmp_path: Path) -> None:
-    space = VectorStore(tmp_path).space(HERE)
-    space.add(Shard(keys_of("abc"), SITES, {KIND: np.asfortranarray(vectors_of("abc"))}))
-    for i, site in enumerate(SITES):
-        assert np.array_equal(space.read(keys_of("abc"), KIND, site), vectors_of("abc")[i])
 
 
 def test_any_order_repeats_and_many_chunks(tmp_path: Path) -> None:
@@ -246,29 +238,6 @@ def test_a_killed_writer_leaves_whole_chunks_only(tmp_path: Path) -> None:
         with pytest.raises(MissingVectorsError):
             space.read(keys_of([count]), "mean", "s0")
         seen = count
-
-
-def test_a_writer_killed_before_a_shard_appears(tmp_path: Path) -> None:
-    script = """
-import os, signal
-real, calls = os.replace, []
-def replace(*arguments):
-    calls.append(1)
-    if len(calls) == 3:  # space.json, a whole shard, then this
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(*arguments)
-os.replace = replace
-"""
-    assert (
-        run_python(script + WRITER, str(tmp_path), "0", "100", "10", "8").returncode
-        == -signal.SIGKILL
-    )
-    assert len(list(tmp_path.rglob(".*.part"))) == 1
-    space = VectorStore(tmp_path).space({"model": "m"})
-    assert len(list(space.folder.glob(f"*{ARRAYS}"))) == 1
-    held = stored(space, keys_of(range(30)), ["mean", "last"], ["s0", "s1"], ["tokens"])
-    assert held.tolist() == [True] * 10 + [False] * 20
-    assert np.array_equal(space.read(keys_of(range(10)), "mean", "s1")[:, 0], np.arange(10) + 1000)
 
 
 def test_leftovers_of_a_killed_writer_go_once_they_are_old(tmp_path: Path) -> None:
@@ -450,23 +419,6 @@ def test_keys_that_share_bytes_or_hold_zeros_are_told_apart(tmp_path: Path) -> N
     assert space.texts == 6
 
 
-def test_the_index_of_many_texts(tmp_path: Path) -> None:
-    space = VectorStore(tmp_path).space(HERE)
-    rng = np.random.default_rng(0)
-    keys = [rng.bytes(32) for _ in range(40_000)]
-    for start in range(0, len(keys), 2_000):
-        ids = np.arange(start, start + 2_000, dtype=np.float32)
-        vectors = {KIND: np.stack([ids, -ids])[:, :, None]}
-        space.add(Shard(keys[start : start + 2_000], SITES[:2], vectors))
-    again = VectorStore(tmp_path).space(HERE)
-    assert again.texts == 40_000
-    assert stored(again, keys, [KIND], SITES[:2]).all()
-    picked = rng.integers(0, len(keys), 3_000)
-    assert np.array_equal(
-        again.read([keys[i] for i in picked], KIND, SITES[1])[:, 0], -picked.astype(np.float32)
-    )
-
-
 def test_damaged_vectors_and_numbers_are_encoded_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -499,18 +451,6 @@ def test_damaged_vectors_and_numbers_are_encoded_again(
         assert "is damaged" in caplog.text
         fill(reader, first)
         assert np.array_equal(reader.read(keys_of(first), KIND, SITES[-1]), vectors_of(first)[-1])
-
-
-def test_what_is_asked_for_is_checked_before_it_counts_as_there(tmp_path: Path) -> None:
-    fill(VectorStore(tmp_path).space(HERE), ["a", "b"])
-    file = next(tmp_path.rglob(f"*{ARRAYS}"))
-    raw = bytearray(file.read_bytes())
-    raw[raw.index(vectors_of("ab")[-1].tobytes())] ^= 2
-    file.write_bytes(raw)
-    space = VectorStore(tmp_path).space(HERE)
-    assert stored(space, keys_of("ab"), [KIND], SITES[:2]).all()  # those sites are whole
-    assert not stored(space, keys_of("ab"), [KIND], SITES).any()
-    assert not file.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the limit of open files is one of POSIX")

@@ -29,8 +29,8 @@ from layerscope.engines import Engine
 from layerscope.errors import DataError, InvalidValueError, RunFolderError, one_line
 from layerscope.progress import Progress
 from layerscope.store import atomic
+from layerscope.store.atomic import lock_beside
 from layerscope.store.folder import config_key
-from layerscope.store.locks import lock_beside
 from layerscope.version import VERSION
 
 META = b"layerscope"

@@ -12,8 +12,7 @@ from typing import Any
 
 from layerscope.core.runs import folder_name
 from layerscope.errors import ExportError
-from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
-from layerscope.store.locks import lock_beside
+from layerscope.store.atomic import explained, lock_beside, part_of, remove_parts, sync_folder
 from layerscope.store.records import give_back, record_files, recorded_files, remove_recorded
 
 

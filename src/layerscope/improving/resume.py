@@ -13,8 +13,8 @@ from typing import Any
 from layerscope.core.json import read_json
 from layerscope.exporting.folder import check_free
 from layerscope.store import RunFolder, atomic
+from layerscope.store.atomic import lock_beside
 from layerscope.store.folder import config_key, is_complete
-from layerscope.store.locks import lock_beside
 
 PLAN = "plan.json"
 _TRAINING = "training"

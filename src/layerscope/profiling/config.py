@@ -1,9 +1,9 @@
-"""What a profile measures and under which conventions."""
+"""The settings of a profile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from inspect import signature
 from typing import Any
 
@@ -17,7 +17,7 @@ from layerscope.metrics.entropy import check_alpha
 from layerscope.metrics.registry import MetricName, check_plugin, is_plugin, origin
 from layerscope.models.inputs import ReadSettings, ViewSettings
 
-__all__ = ["make_config"]
+__all__ = ["ProfileConfig", "make_config"]
 
 DEFAULT_MAX_LENGTH = 256
 
@@ -38,32 +38,36 @@ class ProfileConfig:
     """The settings for reading items of this kind (`ItemKind.settings`); texts have none."""
 
     def needs(self, level: str) -> bool:
-        """Whether any chosen metric reads this level (tokens, pooled, views)."""
+        """Return whether a chosen metric reads this level (tokens, pooled, views)."""
         return any(get_metric(name).info.level == level for name in self.metrics)
 
     @property
     def n_views(self) -> int:
-        """Augmented views that are encoded: none if no metric compares views."""
+        """Return the number of augmented views: none if no metric compares views."""
         return self.views if self.needs("views") else 0
 
     @property
     def read_settings(self) -> ReadSettings:
-        """What is read of each item."""
+        """Return what is read of each item."""
         return ReadSettings(self.max_length, self.reading)
 
     @property
     def view_settings(self) -> ViewSettings:
-        """Which views are encoded."""
+        """Return which views are encoded."""
         return ViewSettings(self.n_views, self.seed, self.augmenter)
 
+    @property
+    def plugins(self) -> dict[str, str]:
+        """Return the package and version of each metric from elsewhere: another version may measure
+        something else."""
+        metrics = {name: get_metric(name) for name in self.metrics}
+        return {name: origin(metric) for name, metric in metrics.items() if is_plugin(metric)}
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the manifest and the run's key."""
+        """Return plain values, for the manifest and the run's key."""
         values = asdict(self)
         values |= values.pop("reading")
-        plugins = {
-            name: origin(get_metric(name)) for name in self.metrics if is_plugin(get_metric(name))
-        }  # another version may measure something else
-        return {**values, "plugins": plugins} if plugins else values
+        return {**values, "plugins": self.plugins} if self.plugins else values
 
 
 def make_config(
@@ -78,40 +82,40 @@ def make_config(
     kind: str = "texts",
     **options: Any,
 ) -> ProfileConfig:
-    """A checked configuration for items of a kind: the defaults, changed by whatever is given."""
-    known = get_kind(kind)
+    """Return a checked configuration for items of a kind: the defaults, changed by what is
+    given."""
+    item_kind = get_kind(kind)
     own_settings = {name: options.pop(name) for name in setting_names() if name in options}
     for name, value in own_settings.items():
-        if value is not None and name not in known.settings:
+        if value is not None and name not in item_kind.settings:
             raise InvalidValueError(f"{name} is no setting for {kind}. Leave it out.")
-    asked = {"max_length": max_length, "augmenter": augmenter, **own_settings}
-    reading = {
-        name: value for name, value in known.reading_settings(asked).items() if value is not None
-    }
-    given = {"final_norm": final_norm, "views": views, "augmenter": reading.pop("augmenter", None)}
-    own = {k: v for k, v in given.items() if v is not None}
-    merged = {k: v for k, v in options.items() if v is not None}
-    unknown = [k for k in merged if k not in Options.__dataclass_fields__]
+    settings = item_kind.reading_settings(
+        {"max_length": max_length, "augmenter": augmenter, **own_settings}
+    )
+    settings |= {"final_norm": final_norm, "views": views}
+    reading = {name: settings.pop(name) for name in item_kind.settings}
+    options = _without_none(options)
+    unknown = [name for name in options if name not in Options.__dataclass_fields__]
     if unknown:
-        names = {
-            *signature(make_config).parameters,
-            *Options.__dataclass_fields__,
-            *setting_names(),
-            # a misspelled option of these ends up here as well
-            *(n for g in (ModelOptions, DataOptions, EngineOptions) for n in g.names()),
-        }
-        raise UnknownNameError("setting", unknown[0], names - {"kind", "options"})
+        groups = (ModelOptions, DataOptions, EngineOptions)
+        valid = {name for group in groups for name in group.names()}
+        valid |= {*signature(make_config).parameters, *Options.__dataclass_fields__}
+        valid |= setting_names()
+        raise UnknownNameError("setting", unknown[0], valid - {"kind", "options"})
     config = ProfileConfig(
         metrics=tuple(expand_names(metrics)),
         sites=tuple(sites) if sites else DEFAULT_SITES,
         seed=seed,
-        options=replace(Options(seed=seed), **merged),
-        reading={name: reading.pop(name) for name in known.settings},
-        **reading,
-        **own,
+        options=Options(seed=seed, **options),
+        reading=reading,
+        **_without_none(settings),
     )
     _check(config)
     return config
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _check(config: ProfileConfig) -> None:

@@ -222,8 +222,8 @@ def _manifest(
         "residual_error": encoded.residual_error,
         **task.reader.conventions(config.view_settings),
     }
-    if plugins := config.as_dict().get("plugins"):
-        conventions["plugins"] = plugins
+    if config.plugins:
+        conventions["plugins"] = config.plugins
     return command.make_manifest(
         Profile.kind,
         model=task.model.identity,

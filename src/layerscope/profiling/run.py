@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Figure
@@ -22,6 +21,8 @@ from layerscope.core.valley import find_valley
 from layerscope.errors import InvalidValueError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
 from layerscope.store import RunFolder, StoredRun
+
+__all__ = ["EntropyValley", "Profile", "entropy_valley"]
 
 # The valley counts as the sink's when dropping that token fills this share of it.
 _SINK_SHARE = 0.5
@@ -43,74 +44,65 @@ class EntropyValley:
     sink_first: float | None
     is_sink: bool | None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
     def sentence(self) -> str:
-        """What it is, in words."""
+        """Return the valley in words."""
         text = (
-            f"Prompt entropy has a valley at layer {self.layer} ({self.site}): {self.value:.2f} nats, "
-            f"{self.depth:.2f} below its shoulders."
+            f"Prompt entropy has a valley at layer {self.layer} ({self.site}): {self.value:.2f} "
+            f"nats, {self.depth:.2f} below its shoulders."
         )
         if self.is_sink is None or self.drop_value is None:
             return text
-        where = "token 0" if (self.sink_first or 0) > 0.9 else "one token"
+        if not self.is_sink:
+            rest = f"without the largest token it is still {self.drop_value:.2f}."
+            return f"{text} It is not the sink: {rest}"
+        token = "token 0" if (self.sink_first or 0) > 0.9 else "one token"
         ratio = f", {self.sink_ratio:.0f} × the median norm" if self.sink_ratio else ""
-        if self.is_sink:
-            return f"{text} It is the sink ({where}{ratio}): without that token it is {self.drop_value:.2f}."
-        return f"{text} It is not the sink: without the largest token it is still {self.drop_value:.2f}."
+        rest = f"without that token it is {self.drop_value:.2f}."
+        return f"{text} It is the sink ({token}{ratio}): {rest}"
 
 
 def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
-    """The valley of prompt entropy over the layers of a profile; None if the curve has none that is
-    clear of noise."""
+    """Return the valley of prompt entropy over the layers of a profile; None if the curve has none
+    that is clear of noise."""
     layers = whole_layers(table)
+    layers = layers[layers["normalization"] == "raw"].set_index("layer").sort_index()
 
-    def curve(metric: str, sink: str = "keep", column: str = "value") -> pd.Series | None:
-        rows = layers[
-            (layers["metric"] == metric)
-            & (layers["normalization"] == "raw")
-            & (layers["sink"] == sink)
-        ]
-        return (
-            rows.set_index("layer")[column].sort_index() if len(rows) and column in rows else None
-        )
+    def rows_of(metric: str, sink: str = "keep") -> pd.DataFrame:
+        return layers[(layers["metric"] == metric) & (layers["sink"] == sink)]
 
-    kept = curve("prompt_entropy")
-    if kept is None:
+    entropy = rows_of("prompt_entropy")
+    if entropy.empty:
         return None
-    low, high = (curve("prompt_entropy", column=name) for name in INTERVAL)
-    bounds = (
-        {}
-        if low is None or high is None
-        else {"low": low.to_numpy(float), "high": high.to_numpy(float)}
-    )
-    valley = find_valley(kept.to_numpy(float), **bounds)
+    bounds = {}
+    if set(INTERVAL) <= set(entropy):
+        low, high = (entropy[name].to_numpy(float) for name in INTERVAL)
+        bounds = {"low": low, "high": high}
+    valley = find_valley(entropy["value"].to_numpy(float), **bounds)
     if valley is None or not valley.clear:
         return None
-    layer, depth = int(kept.index[valley.place]), valley.depth.value
-    site = str(layers.loc[layers["layer"] == layer, "site"].iloc[0])
-    dropped, ratio, first = (
-        curve("prompt_entropy", "drop"),
-        curve("sink_ratio"),
-        curve("sink_first"),
-    )
-    drop_value = drop_depth = is_sink = None
-    if dropped is not None and np.isfinite(dropped.loc[layer]):
-        drop_value = float(dropped.loc[layer])
+    layer = int(entropy.index[valley.place])
+    depth = valley.depth.value
+
+    def value_of(metric: str, sink: str = "keep") -> float | None:
+        rows = rows_of(metric, sink)
+        return float(rows["value"].loc[layer]) if len(rows) else None
+
+    drop_value = value_of("prompt_entropy", "drop")
+    if drop_value is None or pd.isna(drop_value):
+        drop_value = drop_depth = is_sink = None
+    else:
         drop_depth = max(0.0, valley.shoulder - drop_value)
-        is_sink = bool(drop_depth < (1 - _SINK_SHARE) * depth)
+        is_sink = drop_depth < (1 - _SINK_SHARE) * depth
     return EntropyValley(
         layer,
-        site,
+        str(entropy.loc[layer, "site"]),
         valley.value,
         valley.shoulder,
         depth,
         drop_value,
         drop_depth,
-        None if ratio is None else float(ratio.loc[layer]),
-        None if first is None else float(first.loc[layer]),
+        value_of("sink_ratio"),
+        value_of("sink_first"),
         is_sink,
     )
 
@@ -125,12 +117,12 @@ class Profile(StoredRun):
 
     table: pd.DataFrame
     manifest: dict[str, Any]
-    _prompts: pd.DataFrame | None  # None: in the folder, until somebody asks
+    _prompts: pd.DataFrame | None  # None: in the folder, not read yet
     path: Path | None = None
 
     @property
     def prompts(self) -> pd.DataFrame:
-        """Per-prompt values: one row per prompt and site."""
+        """Return per-prompt values: one row per prompt and site."""
         if self._prompts is None:
             assert self.path is not None
             self._prompts = RunFolder(self.path).read_table("prompts")
@@ -138,7 +130,7 @@ class Profile(StoredRun):
 
     @classmethod
     def read(cls, folder: RunFolder) -> dict[str, Any]:
-        """The table; values of prompts are read when somebody asks for them."""
+        """Return the table; values of prompts are read later."""
         return {"table": folder.read_table("profile"), "_prompts": None}
 
     def write(self, folder: RunFolder) -> None:
@@ -149,23 +141,23 @@ class Profile(StoredRun):
 
     @property
     def layers(self) -> list[int]:
-        """The layers that were measured, the embeddings (0) first."""
+        """Return the layers that were measured, the embeddings (0) first."""
         return sorted({int(layer) for layer in whole_layers(self.table)["layer"]})
 
     @property
     def best_layer(self) -> int:
-        """The layer to read embeddings from, as `layerscope.select` says without labels; its reason
-        is `select(run).reason`."""
+        """Return the layer to read embeddings from, as `layerscope.select` chooses it without
+        labels; its reason is `select(run).reason`."""
         return int(view(self.kind, "choose")(self).layer)
 
     def __getitem__(self, metric: str) -> pd.Series:
-        """A metric by layer: `run["prompt_entropy"]`."""
+        """Return a metric by layer: `run["prompt_entropy"]`."""
         rows = whole_layers(self.curve(metric))
         return rows.set_index("layer")["value"].rename(metric)
 
     def curve(self, metric: str, normalization: str = "raw", sink: str = "keep") -> pd.DataFrame:
-        """One metric over the sites: where (layer, depth, site), the value, its interval and what
-        else there is of it."""
+        """Return one metric over the sites: the place (layer, depth, site), the value and its
+        interval."""
         table = self.table
         if metric not in set(table["metric"]):
             get_metric(metric)  # an unknown name gets its own error
@@ -177,32 +169,28 @@ class Profile(StoredRun):
         ]
         if rows.empty:
             raise RunFolderError(
-                f"{metric} has no values for normalization={normalization!r}, sink={sink!r} in this run."
+                f"{metric} has no values for normalization={normalization!r}, sink={sink!r} in "
+                "this run."
             )
         return rows[["layer", "depth", "site", *names(PROFILE, "value")]].reset_index(drop=True)
 
     def summary(self) -> dict[str, Any]:
-        """What a reader wants to know first, as plain values: where each metric is lowest and
-        highest, the valley, the sink."""
-        extremes: dict[str, Any] = {}
-        plain = self.table[(self.table["normalization"] == "raw") & (self.table["sink"] == "keep")]
-        curves = dict(iter(plain.groupby("metric", sort=False)))
+        """Return the most important facts as plain values: the extremes of each metric, the valley,
+        the sink."""
+        extremes = {}
         for metric in self.table["metric"].unique():
-            rows = (
-                curves[metric] if metric in curves else self.curve(metric)
-            )  # which says what is missing
-            curve = rows.dropna(subset=["value"])
-            if curve.empty:
-                continue
-            last = {"layer": int(curve["layer"].iloc[-1]), "value": float(curve["value"].iloc[-1])}
-            extremes[metric] = {**lowest_and_highest(curve["layer"], curve["value"]), "last": last}
+            curve = self.curve(metric).dropna(subset=["value"])
+            if len(curve):
+                layers, values = curve["layer"], curve["value"]
+                last = {"layer": int(layers.iloc[-1]), "value": float(values.iloc[-1])}
+                extremes[metric] = {**lowest_and_highest(layers, values), "last": last}
         valley = entropy_valley(self.table)
         return {
             "model": self.name,
             "layers": self.manifest["model"]["n_blocks"],
             "prompts": self.manifest["counts"]["prompts"],
             "final_norm": self.manifest["conventions"]["final_norm"],
-            "valley": None if valley is None else valley.as_dict(),
+            "valley": None if valley is None else asdict(valley),
             "metrics": extremes,
             "undefined": self.manifest["counts"]["undefined"],
             **super().summary(),
@@ -211,24 +199,16 @@ class Profile(StoredRun):
     def wide(
         self, metrics: Sequence[str] | None = None, *, normalization: str = "raw"
     ) -> pd.DataFrame:
-        """A table with a row per layer and a column per metric; `… (sink dropped)` columns leave
-        the sink token out."""
-        names = list(self.table["metric"].unique()) if metrics is None else list(metrics)
-        for name in names:
+        """Return a table with a row per layer and a column per metric; `… (sink dropped)` columns
+        leave the sink token out."""
+        chosen = list(self.table["metric"].unique()) if metrics is None else list(metrics)
+        for name in chosen:
             self.curve(name, normalization)  # an unknown name gets its own error
-        rows = whole_layers(
-            self.table[
-                (self.table["normalization"] == normalization) & self.table["metric"].isin(names)
-            ]
-        )
+        rows = whole_layers(self.table[self.table["normalization"] == normalization])
         titles = rows["metric"].where(rows["sink"] == "keep", rows["metric"] + " (sink dropped)")
-        order = [
-            title
-            for name in names
-            for title in (name, f"{name} (sink dropped)")
-            if title in set(titles)
-        ]
-        return pivot(rows.assign(title=titles), "title").rename_axis(columns=None)[order]
+        order = [title for name in chosen for title in (name, f"{name} (sink dropped)")]
+        table = pivot(rows.assign(title=titles), "title").rename_axis(columns=None)
+        return table[[title for title in order if title in table]]
 
     def plot(
         self,
@@ -254,8 +234,10 @@ class Profile(StoredRun):
         return view(self.kind, "plot")(runs, None if metrics is None else list(metrics), **options)
 
     def __repr__(self) -> str:
-        return (
-            f"<Profile {self.name}: {count_of(self.manifest['counts']['prompts'], 'prompts')}, "
-            f"{count_of(self.table['site'].nunique(), 'sites')}, {count_of(self.table['metric'].nunique(), 'metrics')}, "
-            f"final_norm={self.manifest['conventions']['final_norm']}>"
+        counts = (
+            count_of(self.manifest["counts"]["prompts"], "prompts"),
+            count_of(self.table["site"].nunique(), "sites"),
+            count_of(self.table["metric"].nunique(), "metrics"),
         )
+        final_norm = self.manifest["conventions"]["final_norm"]
+        return f"<Profile {self.name}: {', '.join(counts)}, final_norm={final_norm}>"

@@ -1,9 +1,12 @@
-"""Files that are either whole or not there: written beside their place, synced, then renamed."""
+"""Files that are either whole or not there, and folders that one process writes at a time.
+
+A file is written beside its place, synced, then renamed. The system releases a lock however its
+process ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import math
@@ -11,12 +14,15 @@ import os
 import re
 import secrets
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from layerscope.errors import RunFolderError, os_advice
 
@@ -24,11 +30,9 @@ __all__ = ["plain", "write_bytes", "write_text"]
 
 PART = ".part"
 _PART_NAME = re.compile(r"\.\d+-[0-9a-f]{8}\.part$")
-_REFUSED = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL,
-    errno.ELOOP, errno.EISDIR, errno.ENXIO,
-)  # fmt: skip
 _MOST_NAME = 190  # bytes: most disks allow 255 for the whole
+RUN_LOCK = "run.lock"
+"""The lock file of a folder. It is there while a process writes, or after it was killed."""
 
 
 @contextmanager
@@ -37,15 +41,12 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if advice := os_advice(error):
-            raise RunFolderError(
-                f"cannot write {path}: {advice} What was finished before is kept."
-            ) from error
-        if error.errno in _REFUSED:
-            raise RunFolderError(
-                f"cannot write {path}: {error.strerror}. Choose another folder."
-            ) from error
-        raise
+        advice = os_advice(error)
+        if advice:
+            problem = f"{advice} What was finished before is kept."
+        else:
+            problem = f"{error.strerror or error}. Choose another folder."
+        raise RunFolderError(f"cannot write {path}: {problem}") from error
 
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
@@ -73,21 +74,13 @@ def part_of(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """See that names in a folder survive a power failure: a file that was synced is lost where its
-    name is not."""
-    if os.name == "nt":
-        return  # folders cannot be opened there
-    try:
+    """Sync the names in a folder: a file that was synced is lost where its name is not."""
+    with contextlib.suppress(OSError):  # Windows and some network disks cannot
         descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that can be written but not listed
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS):
-            raise  # some network disks cannot
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def free_name(path: Path, ending: str) -> Path:
@@ -95,11 +88,6 @@ def free_name(path: Path, ending: str) -> Path:
     while os.path.lexists(path):
         path = path.with_name(path.name + ending)
     return path
-
-
-def is_part(path: Path) -> bool:
-    """Return whether a name is one that `part_of` gives."""
-    return path.name.startswith(".") and _PART_NAME.search(path.name) is not None
 
 
 def parts_in(folder: Path, of: tuple[str, ...] = ("",)) -> Iterator[Path]:
@@ -135,36 +123,73 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON; numbers that are not finite become null, which every reader understands."""
-    write_text(path, json_text(value))
-
-
-def json_text(value: Any) -> str:
-    """Return JSON as it is written to files."""
-    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n")
 
 
 def plain(value: Any) -> Any:
     """Return a value made of what JSON knows."""
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(v) for v in value]
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
     if isinstance(value, np.generic):
         return plain(value.item())
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
+    if isinstance(value, float) and not math.isfinite(value):
         return "inf" if value == math.inf else None
-    if value is None or isinstance(value, (str, int, bool)):
+    if value is None or isinstance(value, str | int | float | bool):
         return value
     return str(value)
 
 
-def reserve(path: Path, size: int) -> None:
-    """Make a file of `size` bytes whose space on the disk is taken: writing to a map of a full disk
-    ends the process."""
-    with open(path, "ab") as stream:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(stream.fileno(), 0, size)
-        else:
-            stream.truncate(size)
+@contextmanager
+def run_lock(folder: Path, about: Path | None = None) -> Iterator[None]:
+    """Be the only writer of a folder. A second process gets an error that names the first.
+
+    `about` is the folder that the error names, where the lock stands for another folder.
+    """
+    path = folder / RUN_LOCK
+    lock = FileLock(path)
+    with explained(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunFolderError(
+                f"another process is writing the run in {about or folder} ({_holder(path)}). "
+                "Wait until it ends, stop it, or choose another out=."
+            ) from None
+    try:
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+        path.write_text(json.dumps(facts), encoding="utf-8")
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows does not remove a file that is open
+            path.unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def lock_beside(out: Path, kind: str) -> Iterator[Path]:
+    """Be the only process that makes the folder `out`, which appears at the end.
+
+    Yields the hidden folder of the lock beside it, which goes with the block unless something was
+    left in it.
+    """
+    work = out.absolute().with_name(f".{out.name}.{kind}")
+    try:
+        with run_lock(work, about=out):
+            yield work
+    finally:
+        with contextlib.suppress(OSError):  # it is not empty: a stopped run can go on from it
+            os.rmdir(work)
+
+
+def _holder(path: Path) -> str:
+    """Return in words which process holds a lock."""
+    try:
+        facts = json.loads(path.read_bytes())
+        return f"process {facts['pid']} on {facts['host']}, since {facts['since']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return "a process that is not known"

@@ -1,5 +1,5 @@
-"""A run's folder: its manifest, its tables, its state between interruptions, and the one process
-that may write there."""
+"""The folder of a run: its manifest, its tables, its state between interruptions, and the one
+process that may write there."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from layerscope.core.files import is_plain_name, sha256_of
+from layerscope.core.files import sha256_of
 from layerscope.core.formatting import shorten
 from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.errors import RunFolderError, one_line
 from layerscope.store import atomic, checked
-from layerscope.store.locks import RUN_LOCK, run_lock
+from layerscope.store.atomic import RUN_LOCK, run_lock
 from layerscope.store.records import TABLES, remove_recorded
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Session"]
+__all__ = ["RunFolder", "Session", "config_key", "is_complete"]
 
 log = logging.getLogger("layerscope")
 
@@ -50,24 +50,14 @@ def is_complete(manifest: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Session:
-    """The right to write a run's folder. `earlier` is the manifest of this very run where it was
-    started here before.
-
-    Where the run is `finished` there is nothing to write, and others may write.
-    """
+    """The right to write a run's folder. Where the run is `finished` there is nothing to write."""
 
     folder: RunFolder
-    earlier: dict[str, Any] | None
     finished: bool
     start: dict[str, Any]
 
-    def note(self, **facts: Any) -> None:
-        """Add to the manifest of the running run; a resumed run finds it in `earlier`."""
-        self.start.update(facts)
-        self.folder.write_manifest({**self.start, "status": "running"})
-
     def completed(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Return the manifest of the finished run, with what was noted when it started."""
+        """Return the manifest of the finished run, with the facts from its start."""
         owned = [name for name in self.start["owned"] if (self.folder.path / name).exists()]
         return {**self.start, **manifest, "status": "complete", "owned": owned}
 
@@ -96,11 +86,11 @@ class RunFolder:
 
     @property
     def scratch(self) -> Path:
-        """The folder of what is needed only until the run is complete."""
+        """Return the folder of what is needed only until the run is complete."""
         return self.path / SHARDS
 
     def manifest(self) -> dict[str, Any] | None:
-        """Return the manifest of whatever run is here, or None in a new folder."""
+        """Return the manifest of the run, or None in a new folder."""
         return read_manifest(self.path)
 
     def write_manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -139,22 +129,20 @@ class RunFolder:
         }
         earlier = self.open(config, overwrite)
         if earlier is not None and finished(earlier) and not self._has_leftovers():
-            yield Session(self, earlier, True, start)
+            yield Session(self, True, start)
             return
         with run_lock(self.path):
             earlier = self.open(config, overwrite)  # another process may have finished it
             if earlier is None:
                 self._remove_earlier()
             self._sweep()
-            if earlier is not None and finished(earlier):  # it was killed at its last step
+            is_finished = earlier is not None and finished(earlier)
+            if is_finished:  # it was killed at its last step
                 self.finish()
-                yield Session(self, self.manifest(), True, start)
-                return
-            self._refuse_strangers(owned)
-            if earlier is not None and not is_complete(earlier):
-                start = {**earlier, **start}  # what was noted when the run started
-            self.write_manifest({**start, "status": "running"})
-            yield Session(self, earlier, False, start)
+            else:
+                self._refuse_strangers(owned)
+                self.write_manifest({**start, "status": "running"})
+            yield Session(self, is_finished, start)
 
     def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
         """Return the manifest of this very run if it was started or finished here, else None for a
@@ -199,17 +187,16 @@ class RunFolder:
 
     def _has_leftovers(self) -> bool:
         """Return whether a run that was killed at its last step left something to clean up."""
-        scratch = SHARDS in self._owned() and self.scratch.exists()
-        return scratch or any(atomic.parts_in(self.path, _WRITTEN))
+        return SHARDS in self._owned() or any(atomic.parts_in(self.path, _WRITTEN))
 
     def _remove_earlier(self) -> None:
         """Remove what an earlier run keeps in its folders; the user's files there stay."""
-        for place in (self.path / name for name in self._owned()):
-            strangers = remove_recorded(place)
+        for name in self._owned():
+            strangers = remove_recorded(self.path / name)
             if strangers:
                 log.warning(
                     "%s keeps files that layerscope did not record writing: %d, such as %s",
-                    place,
+                    self.path / name,
                     len(strangers),
                     strangers[-1].name,
                 )
@@ -272,12 +259,11 @@ class RunFolder:
     def finish(self) -> None:
         """Remove what was needed only while running, where it is the run's own."""
         owned = self._owned()
-        if SHARDS not in owned:
-            return
-        remove_recorded(self.scratch)
-        # A folder of that name that comes later is the user's.
-        owned.remove(SHARDS)
-        checked.write_json(self.path / MANIFEST, {**(self.manifest() or {}), "owned": owned})
+        if SHARDS in owned:
+            remove_recorded(self.scratch)
+            # A folder of that name that comes later is the user's.
+            owned.remove(SHARDS)
+            checked.write_json(self.path / MANIFEST, {**(self.manifest() or {}), "owned": owned})
 
     @contextmanager
     def lock(self, *endings: str) -> Iterator[None]:
@@ -289,9 +275,7 @@ class RunFolder:
 
     def _owned(self) -> list[str]:
         """Return the names of the folders that the run keeps in its folder."""
-        owned = (self.manifest() or {}).get("owned", ())
-        names = owned if isinstance(owned, (list, tuple)) else ()
-        return [name for name in names if is_plain_name(name)]
+        return list((self.manifest() or {}).get("owned", ()))
 
 
 def _escape(value: Any) -> Any:
@@ -308,7 +292,7 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
             if old.get(key) != new.get(key)
             for line in _differences(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
         ]
-    if _is_digest(old) and _is_digest(new):  # two digests say nothing to a reader
+    if all(re.fullmatch(r"[0-9a-f]{32,}", str(digest)) for digest in (old, new)):
         return [_CONTENTS.get(name, f"the content of {name}")]
     there = shorten(json.dumps(old, ensure_ascii=False), 60)
     here = shorten(json.dumps(new, ensure_ascii=False), 60)
@@ -320,7 +304,4 @@ _CONTENTS = {
     "model.weights_sha256": "the model's weights",
     "model.settings_sha256": "the model's settings",
 }
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value) is not None
+"""Names for what a digest stands for: two digests say nothing to a reader."""

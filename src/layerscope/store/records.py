@@ -28,7 +28,7 @@ is."""
 
 _EDITED = (".md", ".csv")  # for people, who may edit or remove them
 # In `shards` of an unfinished run: states that are filled in where they lie, and what probes learn.
-_WORKING = re.compile(r"[a-z]+\.(b?float\d\d|training\.safetensors)")
+_WORKING = re.compile(r"[a-z]+\.(b?float\d\d|training\.safetensors)|\..*\.\d+-[0-9a-f]{8}\.part")
 
 
 def recorded_files(folder: Path) -> dict[Path, str]:
@@ -37,10 +37,8 @@ def recorded_files(folder: Path) -> dict[Path, str]:
     for name, key in ((MANIFEST, TABLES), (MARKER, FILES)):
         for record in folder.rglob(name):
             with contextlib.suppress(LayerscopeError):
-                listed = read_json(record, error=RunFolderError).get(key)
-                if isinstance(listed, dict):
-                    for file, sha in listed.items():
-                        files[record.parent / str(file)] = str(sha)
+                listed = read_json(record, error=RunFolderError).get(key) or {}
+                files |= {record.parent / file: sha for file, sha in listed.items()}
     return files
 
 
@@ -70,7 +68,7 @@ def check_files(folder: Path) -> Iterator[tuple[Path, str]]:
             yield path, "" if sha256_of(path) == digest else "its checksum does not match"
     checkable = {*folder.rglob("*.json"), *folder.rglob(f"*{checked.ARRAYS}")}
     for path in sorted(checkable - {*recorded}):
-        if path.name in (MANIFEST, MARKER) or (path.is_file() and checked.has_checksum(path)):
+        if path.name in (MANIFEST, MARKER) or checked.has_checksum(path):
             try:
                 checked.check(path)
             except checked.DamagedFileError as error:
@@ -113,15 +111,11 @@ def give_back(paths: Iterable[Path], source: Path, target: Path) -> None:
 
 def _is_as_recorded(path: Path, recorded: dict[Path, str]) -> bool:
     """Return whether a record names a file; a card or a table that was edited is the user's."""
-    edited = path.name.endswith(_EDITED)
-    return path in recorded and (not edited or sha256_of(path) == recorded[path])
+    is_edited = path.name.endswith(_EDITED)
+    return path in recorded and (not is_edited or sha256_of(path) == recorded[path])
 
 
 def _is_working(path: Path) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
-    return (
-        atomic.is_part(path)
-        or _WORKING.fullmatch(path.name) is not None
-        or checked.has_checksum(path)
-    )
+    return _WORKING.fullmatch(path.name) is not None or checked.has_checksum(path)
