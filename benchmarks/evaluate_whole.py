@@ -25,7 +25,7 @@ import layerscope
 from layerscope import Evaluation
 from layerscope.core.statistics import Z95, spearman
 from layerscope.evaluation import loop
-from layerscope.store import checked
+from layerscope.evaluation.results import read_result
 
 READOUTS = [
     f"plain/{pooling}/{norm}"
@@ -37,7 +37,7 @@ READOUTS = [
 def seconds_of(run: Evaluation) -> dict[str, float]:
     """What the scores of each task took, which is not what the run waited for them."""
     assert run.path is not None
-    results = [checked.read_checked_json(file) for file in (run.path / "results").glob("*/*.json")]
+    results = [read_result(file) for file in (run.path / "results").glob("*/*.safetensors")]
     return pd.DataFrame(results).groupby("task")["seconds"].sum().to_dict()
 
 
@@ -102,13 +102,12 @@ def main() -> None:
                 **given,
             )
             whole, each = time.perf_counter() - start, seconds_of(run)
-            waited = {name: round(some, 2) for name, some in run.manifest["seconds"].items()}
             print(
-                f"{scoring}: {len(run.scores)} scores in {whole:.1f} s: {waited}; scores alone {sum(each.values()):.1f} s"
+                f"{scoring}: {len(run.scores)} scores in {whole:.1f} s; scores alone {sum(each.values()):.1f} s"
             )
             print(f"  failed: {run.failed}", flush=True)
             facts = {name: run.manifest.get(name) for name in ("counts", "scoring", "failed")}
-            found[scoring] = {"seconds": whole, "waited": waited, "scores": each, **facts}
+            found[scoring] = {"seconds": whole, "scores": each, **facts}
             runs.append(run)
         table = pd.DataFrame() if args.no_mteb else beside(runs[0].scores, runs[1].scores)
     encoding, gains = (found["device"]["waited"][name] for name in ("encode", "gains"))

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from layerscope import Evaluation, evaluate, select
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation import scoring
-from layerscope.evaluation.items import ItemScores
+from layerscope.evaluation.results import read_items, read_result
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models.prefix import common_tokens
 from tests.evaluation.support import (
@@ -209,12 +209,14 @@ def test_gains_are_against_the_last_layer_on_the_same_items(whole: Whole) -> Non
 
 def test_stored_items_give_the_scores_back(whole: Whole) -> None:
     compared = 0
-    for file in (whole.run.path / "results").rglob("*.json"):
-        result = json.loads(file.read_text())
-        if result["status"] == "undefined":
+    for file in (whole.run.path / "results").rglob("*.safetensors"):
+        result = read_result(file)
+        items = read_items(file, "test", "default")
+        if result.status == "undefined":
+            assert items is None
             continue
-        items = ItemScores.load(file.with_name(f"{file.stem}.test.default.safetensors"))
-        assert items.score() == pytest.approx(result["scores"][0]["score"], abs=1e-4), result
+        assert items is not None
+        assert items.score() == pytest.approx(result.parts[0].score, abs=1e-4), result
         compared += 1
     assert compared == 40
 
@@ -474,7 +476,7 @@ def test_overwriting_keeps_nothing_of_the_other_run(tmp_path: Path) -> None:
     second = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
     assert first.scores.loc[0, "score"] != second.scores.loc[0, "score"]
     pd.testing.assert_frame_equal(second.scores, alone.scores)
-    assert len(list((tmp_path / "run" / "results").rglob("*.json"))) == 1
+    assert len(list((tmp_path / "run" / "results").rglob("*.safetensors"))) == 1
     # other data of the same name, in the same process
     rows = (data / "Pairs" / "test.jsonl").read_text().splitlines()
     (data / "Pairs" / "test.jsonl").write_text("\n".join(rows[:15]))
@@ -540,7 +542,7 @@ def test_changed_data_are_scored_again_and_the_rest_is_kept(tmp_path: Path) -> N
         after.manifest["tasks"]["Pairs"]["fingerprint"]
         != before.manifest["tasks"]["Pairs"]["fingerprint"]
     )
-    assert len(list((tmp_path / "run" / "results" / "Pairs").glob("*.json"))) == 2
+    assert len(list((tmp_path / "run" / "results" / "Pairs").iterdir())) == 2
     assert {
         file: file.stat().st_mtime_ns
         for file in (tmp_path / "run" / "results" / "Ranking").iterdir()
@@ -609,15 +611,14 @@ def test_workers_import_nothing_from_the_current_folder(
     assert "PYTHONSAFEPATH" not in os.environ
 
 
-@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 @pytest.mark.parametrize("how", ["flip", "empty"])
-def test_damaged_results_are_told(tmp_path: Path, suffix: str, how: str) -> None:
+def test_damaged_results_are_named(tmp_path: Path, how: str) -> None:
     given: dict[str, Any] = {
         "tasks": ["Pairs"], "data_dir": write_tasks(tmp_path / "data"), "out": tmp_path / "run", "store": tmp_path / "store",
         "readouts": READOUTS[:1], "scoring_workers": 0,
     }  # fmt: skip
     first = evaluate(tiny_model(), **given)
-    file = min((tmp_path / "run" / "results").rglob(f"*{suffix}"))
+    file = min((tmp_path / "run" / "results").rglob("*.safetensors"))
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 1
     file.write_bytes(raw if how == "flip" else b"")

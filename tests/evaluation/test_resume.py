@@ -105,7 +105,8 @@ def test_killed_while_encoding_and_while_scoring(
     ):  # workers do not outlive a run that was killed
         time.sleep(0.05)
     files = {
-        file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "results").rglob("*.json")
+        file: file.stat().st_mtime_ns
+        for file in (tmp_path / "run" / "results").rglob("*.safetensors")
     }
     assert JOBS // 4 < len(files) < JOBS
     assert len(scorers) + (JOBS - len(files)) < 1.05 * JOBS
@@ -114,7 +115,7 @@ def test_killed_while_encoding_and_while_scoring(
     assert run.failed == []
     assert run.manifest["counts"] == {**run.manifest["counts"], "texts": TEXTS, "encoded": 0}
     assert all(file.stat().st_mtime_ns == time_before for file, time_before in files.items())
-    assert len(list((tmp_path / "run" / "results").rglob("*.json"))) == JOBS
+    assert len(list((tmp_path / "run" / "results").rglob("*.safetensors"))) == JOBS
 
     elsewhere = {
         **given,
@@ -143,6 +144,6 @@ def test_ctrl_c_ends_processes_in_the_middle_of_a_score(
         runner, given, notes, "job", 6, signal.SIGINT
     )  # its process sleeps on, for ten minutes
     assert all(is_gone(process) for process in set(noted(notes, "job")))
-    assert len(list((tmp_path / "run" / "results").rglob("*.json"))) == 5  # those before it
+    assert len(list((tmp_path / "run" / "results").rglob("*.safetensors"))) == 5  # those before it
     assert len(evaluate(tiny_model(), **given).scores) == JOBS
     assert len(noted(notes, "job")) == 6

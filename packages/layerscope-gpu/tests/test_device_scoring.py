@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from layerscope import evaluate
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation import scoring
 from layerscope.evaluation.mteb_models import LayerView, model_meta
+from layerscope.evaluation.results import read_result
 from layerscope.evaluation.scoring import encoded_texts
 from layerscope.evaluation.tasks import reseed, resolve_tasks
 from layerscope.evaluation.tasks.mteb_tasks import make_task
@@ -79,8 +79,8 @@ def test_a_folder_is_not_filled_by_both(tmp_path: Path) -> None:
         "out": tmp_path / "run",
     }  # fmt: skip
     evaluate(tiny_model(), ["Pairs"], scoring="device", **given)
-    files = sorted((tmp_path / "run" / "results").glob("*/*.json"))
-    assert [json.loads(file.read_text())["scoring"] for file in files] == ["device"]
+    files = sorted((tmp_path / "run" / "results").glob("*/*.safetensors"))
+    assert [read_result(file).scoring for file in files] == ["device"]
     assert (
         evaluate(tiny_model(), ["Pairs"], scoring="device", **given).manifest["scoring"]["by"]
         == "device"

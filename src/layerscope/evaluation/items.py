@@ -7,16 +7,14 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import average_precision, bootstrap_rows, spearman
-from layerscope.store import checked
 
-__all__ = ["ItemScores", "items_file"]
+__all__ = ["ItemScores"]
 
 _DRAWN_AT_ONCE = 2**18  # items: their ranks take a few dozen bytes each
 _LEAST_DRAWS = 16  # fewer at once take longer each
@@ -42,21 +40,6 @@ class ItemScores:
         if self.gold is None:
             return float(values.mean())
         return float(_SCORES[self.rule](values, self.gold[rows]))
-
-    def save(self, file: Path) -> None:
-        """Write the items as float32."""
-        arrays = {"values": self.values.astype(np.float32)}
-        if self.gold is not None:
-            arrays["gold"] = self.gold.astype(np.float32)
-        checked.write_arrays(file, arrays, {"rule": self.rule})
-
-    @classmethod
-    def load(cls, file: Path) -> ItemScores:
-        """Read items back."""
-        stored = checked.ArrayFile(file)
-        gold = stored.read("gold").astype(np.float64) if "gold" in stored.names else None
-        values = stored.read("values").astype(np.float64)
-        return cls(stored.facts["rule"], values, gold)  # type: ignore[arg-type]
 
 
 def resampled(items: Sequence[ItemScores], seed: int = 0, draws: int = DRAWS) -> np.ndarray:
@@ -174,8 +157,3 @@ def _ranked(relevant: Any, predictions: Any) -> ItemScores | None:
             precision = np.cumsum(is_hit) / np.arange(1, len(ranked) + 1)
             values.append(float(precision[is_hit].sum()) / len(targets))
     return ItemScores("mean", np.array(values)) if len(values) > 1 else None
-
-
-def items_file(result: Path, split: str, subset: str) -> Path:
-    """Return the file of the per-item contributions that belong to a job's result file."""
-    return result.with_name(f"{result.stem}.{split}.{subset}{checked.ARRAYS}")

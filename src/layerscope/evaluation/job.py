@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +15,38 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
+from layerscope.core.conventions import LAYER, Reading
+from layerscope.core.identity import model_key
 from layerscope.core.readout import parse_readouts
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.engines import Engine, LocalEngine
 from layerscope.errors import UnknownNameError
-from layerscope.evaluation.loop import Resources, collect_tasks, score_tasks
-from layerscope.evaluation.request import (
-    SCORINGS,
+from layerscope.evaluation.loop import (
+    CollectedTasks,
     EvaluationRequest,
-    failures_of,
-    warnings_of,
+    Resources,
+    ScoredTasks,
+    collect_tasks,
+    score_tasks,
 )
+from layerscope.evaluation.results import ScoreResult, read_items
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scorers import find_scorer
-from layerscope.evaluation.scoring import read_items, require_mteb
+from layerscope.evaluation.scoring import require_mteb
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.extras import MissingExtraError
 from layerscope.models import LoadedModel
 from layerscope.store import RunFolder
-from layerscope.store.folder import Session, is_complete
+from layerscope.store.folder import is_complete
 from layerscope.vectors import VectorStore
+from layerscope.version import VERSION
 
 __all__ = ["evaluate"]
 
+SCORINGS = {
+    "mteb": "mteb's own code",
+    "device": "layerscope's batched code, with mteb's draws, seeds and objectives",
+}
 # The folders of a run besides its tables and its manifest.
 _OWNED = ("results", "texts", "mteb")
 
@@ -81,7 +90,7 @@ def evaluate(
     gpus_per_worker, batch_size) are plain keywords; `engine` is a name or an `Engine` (`local`:
     this process; `ray`: workers of a cluster). Scoring always runs on this machine.
 
-        run = layerscope.evaluate("smollm2-135m", "small", readouts="all", sample=200, dtype="bfloat16")
+        run = layerscope.evaluate("smollm2-135m", "small", readouts="all", sample=200)
         run.best(); run.scores
     """
     command = Command("evaluate", options, engine=engine, progress=progress, function=evaluate)
@@ -146,8 +155,8 @@ def _run_in(
     return run_in(
         folder,
         Evaluation,
-        request.config,
-        lambda session: _compute(request, resources, session),
+        run_config(request),
+        lambda session: _compute(request, resources, session.folder.path),
         overwrite=overwrite,
         owned=_OWNED,
         finished=is_finished,
@@ -155,43 +164,105 @@ def _run_in(
     )
 
 
-def _compute(request: EvaluationRequest, resources: Resources, session: Session) -> Evaluation:
-    folder = session.folder.path
-    start = time.perf_counter()
+def run_config(request: EvaluationRequest) -> dict[str, Any]:
+    """Return everything that decides the scores: the run's key is made of it."""
+    return {
+        "model": model_key(request.model.identity),
+        "tasks": [asdict(spec) for spec in request.specs],
+        "readouts": [readout.name for readout in request.readouts],
+        "sites": [site.name for site in request.sites],
+        "max_length": request.max_length,
+        "seed": request.seed,
+        "unit_length": request.unit_length,
+        "layerscope": VERSION,
+        "scoring": request.scoring,
+    }
+
+
+def _compute(request: EvaluationRequest, resources: Resources, folder: Path) -> Evaluation:
     tasks = collect_tasks(request, resources, folder)
-    collected = time.perf_counter()
     scored = score_tasks(request, resources, folder, tasks)
-    results = scored.results
-    scores = score_table(results, request.model.n_blocks)
-    job_at = {(job.task.name, job.readout, job.layer): job for job in scored.jobs}
-    clock = time.perf_counter()
+    scores = score_table(scored.results, request.model.n_blocks)
     gains = gain_table(
         scores,
-        lambda place, *part: read_items(scored.context, job_at[place], *part),
+        lambda place, split, subset: read_items(scored.files[place], split, subset),
         request.seed,
     )
-    seconds = {
-        "collect": collected - start,
-        **scored.seconds,
-        "gains": time.perf_counter() - clock,
-    }
+    return Evaluation(scores, gains, _describe(request, resources, tasks, scored))
+
+
+def _describe(
+    request: EvaluationRequest, resources: Resources, tasks: CollectedTasks, scored: ScoredTasks
+) -> dict[str, Any]:
+    """Return the manifest of a run."""
+    # Readouts name the norm.
+    reading = Reading(None, request.max_length, request.model.anatomy.final_norm_name)
     failed = {**tasks.failed, **scored.failed}
-    manifest = make_manifest(
+    texts = len({text for texts in tasks.texts.values() for text in texts})
+    by_device = {} if resources.scorer is None else resources.scorer.facts(scored.results)
+    return make_manifest(
         Evaluation.kind,
         model=request.model.identity,
-        conventions=request.conventions(),
-        tasks=tasks.facts,
-        counts=scored.counts,
-        undefined=[f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
-        failed=[{"task": name, "reason": why} for name, why in failed.items()]
-        + failures_of(results),
-        warnings=warnings_of(request, scored.counts, tasks.facts),
-        environment=environment(device=str(request.model.device), threads=torch.get_num_threads()),
-        seconds=seconds,
-        engine=resources.engine.facts(),
-        scoring={
-            "by": request.scoring,
-            **(resources.scorer.facts(results) if resources.scorer else {}),
+        conventions={
+            "layer": LAYER,
+            **reading.as_conventions(),
+            "unit_length": request.unit_length,
+            "centering": "the mean over all distinct texts of the task is subtracted",
+            "sink": "the token with the largest norm, found per text and layer on states without "
+            "the final norm",
+            "readouts": [readout.name for readout in request.readouts],
+            "score": "mteb's main score, 0 to 1",
+            "scoring": SCORINGS[request.scoring],
+            "intervals": "95 %: bootstrap over the task's items, the same for every layer",
+            "tied": "not told from the best by that bootstrap, 95 % for all layers at once",
+            "seed": request.seed,
         },
+        tasks=tasks.facts,
+        counts={"texts": texts, "encoded": scored.encoded, "truncated": scored.truncated},
+        undefined=[
+            f"{result.task}: {result.reason}"
+            for result in scored.results
+            if result.status == "undefined"
+        ],
+        failed=[{"task": name, "reason": reason} for name, reason in failed.items()]
+        + failures_of(scored.results),
+        warnings=_find_warnings(request, texts, scored.truncated, tasks.facts),
+        environment=environment(device=str(request.model.device), threads=torch.get_num_threads()),
+        engine=resources.engine.facts(),
+        scoring={"by": request.scoring, **by_device},
     )
-    return Evaluation(scores, gains, manifest)
+
+
+def _find_warnings(
+    request: EvaluationRequest,
+    texts: int,
+    truncated: Mapping[str, int],
+    facts: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+    """Return what a reader should know before believing the scores."""
+    warnings = [
+        f"{cut} of {texts} texts were cut to {request.max_length} tokens under template "
+        f"{template!r}."
+        for template, cut in truncated.items()
+        if cut
+    ]
+    warnings += [
+        f"{name} is not MTEB's own split: {fact.get('exact_reason')}."
+        for name, fact in facts.items()
+        if fact.get("exact") is False
+    ]
+    return warnings + request.model.warnings()
+
+
+def failures_of(results: Sequence[ScoreResult]) -> list[dict[str, str]]:
+    """Return one line per task and kind of error, however many layers and readouts it failed at."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        if result.status == "failed":
+            kind = result.reason.split(":")[0]
+            reasons.setdefault((result.task, kind), []).append(result.reason)
+    lines = []
+    for (task, _), alike in reasons.items():
+        others = f" (and {len(alike) - 1} more of its layers and readouts)" if alike[1:] else ""
+        lines.append({"task": task, "reason": alike[0] + others})
+    return lines

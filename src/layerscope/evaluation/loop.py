@@ -7,25 +7,25 @@ Where the model is on a GPU, a task is encoded while the one before it is scored
 from __future__ import annotations
 
 import json
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from layerscope.capture import Site
 from layerscope.core.formatting import count_of
+from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, os_advice
 from layerscope.evaluation.pool import ScoringPool
-from layerscope.evaluation.request import EvaluationRequest
+from layerscope.evaluation.results import ScoreResult, read_result
 from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.scorers import LeftToMteb, Scorer
 from layerscope.evaluation.scoring import (
@@ -34,9 +34,9 @@ from layerscope.evaluation.scoring import (
     encoded_texts,
     open_task,
     quiet_mteb,
-    read_result,
     reason_of,
 )
+from layerscope.evaluation.tasks import TaskSpec
 from layerscope.evaluation.tasks.facts import refuse_constant
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
@@ -50,11 +50,27 @@ from layerscope.vectors.encode import (
     space_description,
 )
 
-Result = dict[str, Any]
-
 # A process holds a task's vectors as they are read, as mteb asks for them, and as mteb changes them.
 _COPIES = 3
 _SCORING_BYTES = 2**34  # for all processes together
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The tasks, sites and readouts of one model that are scored, and how texts become vectors."""
+
+    model: LoadedModel
+    specs: tuple[TaskSpec, ...]
+    readouts: tuple[Readout, ...]
+    sites: tuple[Site, ...]
+    max_length: int
+    seed: int
+    scoring: str = "mteb"
+
+    @property
+    def unit_length(self) -> bool:
+        """Return whether vectors are scaled to length 1, as the model's own pipeline does."""
+        return bool(self.model.identity.get("normalizes"))
 
 
 @dataclass(frozen=True)
@@ -85,17 +101,16 @@ class CollectedTasks:
 
 @dataclass(frozen=True)
 class ScoredTasks:
-    """The jobs and results of all tasks, the tasks that could not be encoded, and what it took.
+    """The results of all tasks, their files, the tasks that could not be encoded, and counts.
 
-    The seconds are this process's: of scoring, what it waits for.
+    `files` are by task, readout and layer. `truncated` counts cut texts by template.
     """
 
-    context: ScoringContext
-    jobs: list[ScoreJob]
-    results: list[Result]
+    results: list[ScoreResult]
+    files: dict[tuple[str, Readout, int], Path]
     failed: dict[str, str]
-    counts: dict[str, Any]
-    seconds: dict[str, float]
+    encoded: int
+    truncated: dict[str, int]
 
 
 def collect_tasks(request: EvaluationRequest, resources: Resources, folder: Path) -> CollectedTasks:
@@ -130,29 +145,26 @@ def score_tasks(
     """Encode and score every task. A task that cannot be encoded stops no other."""
     context = _make_context(request, resources, folder)
     jobs = _make_jobs(request, tasks)
-    results: list[Result] = []
+    results: list[ScoreResult] = []
     failed: dict[str, str] = {}
     problem: Exception | None = None
-    seconds = {"encode": 0.0, "score": 0.0}
-    distinct = list(dict.fromkeys(chain.from_iterable(tasks.texts.values())))
+    distinct = list(dict.fromkeys(text for texts in tasks.texts.values() for text in texts))
     missing = _find_missing(request, resources, distinct)
     resources.store.check_room(sum(of_template.bytes for of_template in missing))
     if resources.recipe is not None:  # in one go, for which workers load the model once
-        with _timed(seconds, "encode"):
-            _encode(request, resources, distinct)
+        _encode(request, resources, distinct)
     ahead = _tasks_ahead(request.model)
-    started: deque[tuple[Callable[[], Iterable[Result]], int]] = deque()
+    started: deque[tuple[Callable[[], Iterable[ScoreResult]], int]] = deque()
 
     def finish(remaining: int) -> None:
         """Wait for the results of all tasks but the last `remaining`."""
         while len(started) > remaining:
             results_of, count = started.popleft()
             resources.bar.begin("scoring|scores", count)
-            with _timed(seconds, "score"):
-                for result in results_of():
-                    results.append(result)
-                    resources.bar.advance(1)
-                    count -= 1
+            for result in results_of():
+                results.append(result)
+                resources.bar.advance(1)
+                count -= 1
             if count:
                 raise LayerscopeError(
                     f"{count_of(count, 'scores')} did not come back. What was scored is kept: "
@@ -168,8 +180,7 @@ def score_tasks(
             end.callback(resources.scorer.stopped.set)
         for name, texts in tasks.texts.items():
             try:
-                with _timed(seconds, "encode"):
-                    _encode(request, resources, texts)
+                _encode(request, resources, texts)
             except Exception as error:
                 if _ends_all(error):
                     raise
@@ -178,7 +189,7 @@ def score_tasks(
                 continue
             scores = _score(resources.scorer, pool, context, jobs[name])
             if ahead:
-                results_of: Callable[[], Iterable[Result]] = thread.submit(list, scores).result
+                results_of: Callable[[], Iterable[ScoreResult]] = thread.submit(list, scores).result
             else:
                 results_of = partial(iter, scores)
             started.append((results_of, len(jobs[name])))
@@ -186,10 +197,23 @@ def score_tasks(
         finish(remaining=0)
     if problem is not None and not results:
         raise problem
-    texts_of = {name: texts for name, texts in tasks.texts.items() if name not in failed}
-    counts = _count(request, resources, distinct, _count_texts(missing), texts_of)
-    all_jobs = [job for of_task in jobs.values() for job in of_task]
-    return ScoredTasks(context, all_jobs, results, failed, counts, seconds)
+    still_missing = _find_missing(request, resources, distinct)
+    texts = [text for name, some in tasks.texts.items() if name not in failed for text in some]
+    keys = [text_key(text) for text in dict.fromkeys(texts)]
+    return ScoredTasks(
+        results,
+        {
+            (name, job.readout, job.layer): job.file(context)
+            for name, of_task in jobs.items()
+            for job in of_task
+        },
+        failed,
+        _count_texts(missing) - _count_texts(still_missing),
+        {
+            part.request.template.name: int(part.space.read_numbers(keys, "truncated").sum())
+            for part in still_missing
+        },
+    )
 
 
 def _tasks_ahead(model: LoadedModel) -> int:
@@ -227,11 +251,11 @@ def _make_context(request: EvaluationRequest, resources: Resources, folder: Path
 
 def _make_jobs(request: EvaluationRequest, tasks: CollectedTasks) -> dict[str, list[ScoreJob]]:
     """Return the jobs of each task that could be read."""
-    places = list(product(request.readouts, request.sites))
     return {
         spec.name: [
             ScoreJob(spec, tasks.facts[spec.name]["fingerprint"], readout, site.name, site.layer)
-            for readout, site in places
+            for readout in request.readouts
+            for site in request.sites
         ]
         for spec in request.specs
         if spec.name in tasks.texts
@@ -267,48 +291,18 @@ def _count_texts(missing: Sequence[MissingTexts]) -> int:
     return sum(len(of_template.texts) for of_template in missing)
 
 
-def _count(
-    request: EvaluationRequest,
-    resources: Resources,
-    distinct: Sequence[str],
-    missing_before: int,
-    encoded: Mapping[str, Sequence[str]],
-) -> dict[str, Any]:
-    """Return the counts for the manifest; `missing_before` texts were not in the store before."""
-    missing = _find_missing(request, resources, distinct)
-    keys = [text_key(text) for text in dict.fromkeys(chain.from_iterable(encoded.values()))]
-    return {
-        "texts": len(distinct),
-        "encoded": missing_before - _count_texts(missing),
-        "store_bytes": resources.store.size(),
-        "truncated": {
-            lacking.request.template.name: int(lacking.space.read_numbers(keys, "truncated").sum())
-            for lacking in missing
-        },
-    }
-
-
 def _ends_all(error: Exception) -> bool:
     """Return whether the other tasks would fail alike: of the model, the folder, the disk."""
     return isinstance(error, (RunFolderError, ModelError)) or bool(os_advice(error))
 
 
-@contextmanager
-def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    clock = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[name] += time.perf_counter() - clock
-
-
 def _score(
     scorer: Scorer | None, pool: ScoringPool, context: ScoringContext, jobs: Sequence[ScoreJob]
-) -> Iterator[Result]:
+) -> Iterator[ScoreResult]:
     """Yield the results of the jobs of one task; those that an earlier run left are read."""
     missing = []
     for job in jobs:
-        result = read_result(job.file(context))
+        result = checked.read_or_discard(job.file(context), read_result)
         if result is None:
             missing.append(job)
         else:
@@ -324,5 +318,5 @@ def _score(
         yield from pool.score(replace(context, left=str(reason)), missing)
     except Exception as error:  # the other tasks go on
         for job in missing:
-            if read_result(job.file(context)) is None:
-                yield job.failure(error)
+            if not job.file(context).exists():
+                yield job.failed(error)

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from layerscope.errors import LayerscopeError
+from layerscope.evaluation.results import ScoreResult
 from layerscope.evaluation.scoring import (
     ScoreJob,
     ScoringContext,
@@ -49,7 +50,7 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _score_part(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
+def _score_part(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[ScoreResult]:
     return list(score_jobs(context, jobs, _open_once))
 
 
@@ -71,7 +72,7 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
                 process.terminate()  # a result is written whole: none is waited for
             self._pool.shutdown(cancel_futures=True)
 
-    def score(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
+    def score(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[ScoreResult]:
         """Yield the results of jobs of one task, as they are done."""
         if self._pool is None or len(jobs) == 1:  # one job is not worth a process
             yield from _score_here(context, jobs)
@@ -91,7 +92,7 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
             ) from error
 
 
-def _score_here(context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[dict[str, Any]]:
+def _score_here(context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[ScoreResult]:
     from threadpoolctl import threadpool_limits
 
     quiet_mteb()

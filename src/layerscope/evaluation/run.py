@@ -4,8 +4,8 @@ layer, and their uncertainty."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,8 @@ from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
-from layerscope.evaluation.items import ItemScores, items_file, score_candidates
+from layerscope.evaluation.items import ItemScores, score_candidates
+from layerscope.evaluation.results import ScoreResult, read_items, read_result
 from layerscope.store import StoredRun, checked
 
 __all__ = ["Evaluation"]
@@ -126,7 +127,7 @@ class Evaluation(StoredRun):
         return view(self.kind, "plot")(self)
 
     def summary(self) -> dict[str, Any]:
-        """Return what a reader wants first, as plain values."""
+        """Return the main results as plain values."""
         return {
             "model": self.manifest["model"]["name"],
             "tasks": self.best().to_dict(orient="records"),
@@ -147,31 +148,37 @@ def read_item_table(folder: Path, gains: pd.DataFrame) -> ItemTable:
     names = [*TASK_COLUMNS, "readout", "layer", "score"]
     score_of = {tuple(row[:-1]): row[-1] for row in columns[names].to_numpy().tolist()}
     table: ItemTable = {}
-    for file in sorted((folder / "results").glob("*/*.json")):
-        result = checked.read_checked_json(file)
-        place = (Readout.from_row(result).name, int(result["layer"]))
-        for entry in result.get("scores", []):
-            part = (str(result["task"]), str(entry["split"]), str(entry["subset"]))
-            score = score_of.get((*part, *place))
-            # a folder may keep results of task data that have changed since
-            is_current = (
-                score is not None
-                and entry["score"] is not None
-                and math.isclose(score, entry["score"], abs_tol=1e-9)
-            )
-            items = items_file(file, *part[1:])
-            if is_current and items.is_file():
-                table.setdefault(part, {})[place] = ItemScores.load(items)
+    for file in sorted((folder / "results").glob(f"*/*{checked.ARRAYS}")):
+        result = read_result(file)
+        place = (result.readout.name, result.layer)
+        for part in result.parts:
+            key = (result.task, part.split, part.subset)
+            score = score_of.get((*key, *place))
+            # A folder may keep results of task data that have changed since.
+            if score is None or part.score is None or abs(score - part.score) > 1e-9:
+                continue
+            items = read_items(file, part.split, part.subset)
+            if items is not None:
+                table.setdefault(key, {})[place] = items
     return table
 
 
-def score_table(results: Sequence[Mapping[str, Any]], n_blocks: int) -> pd.DataFrame:
+def score_table(results: Sequence[ScoreResult], n_blocks: int) -> pd.DataFrame:
     """Return one row per task, split, subset, layer and readout; an undefined readout has no
     score."""
     rows = [
-        {**result, "depth": result["layer"] / n_blocks, **entry}
+        {
+            "task": result.task,
+            "task_type": result.task_type,
+            "metric": result.metric,
+            **result.readout.columns,
+            "layer": result.layer,
+            "site": result.site,
+            "depth": result.layer / n_blocks,
+            **asdict(part),
+        }
         for result in results
-        for entry in result.get("scores", ())
+        for part in result.parts
     ]
     table = pd.DataFrame(rows, columns=SCORE_COLUMNS).astype({"score": float})
     order = ["task", *READOUT_COLUMNS, "split", "subset", "layer"]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from layerscope import accelerator
@@ -14,6 +14,7 @@ from layerscope.extras import missing
 if TYPE_CHECKING:
     import torch
 
+    from layerscope.evaluation.results import ScoreResult
     from layerscope.evaluation.scoring import OpenTask, ScoreJob, ScoringContext
 
 __all__ = ["LeftToMteb"]
@@ -39,10 +40,10 @@ class Scorer(Protocol):
 
     def score(
         self, context: ScoringContext, task: OpenTask, jobs: Sequence[ScoreJob]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ScoreResult]:
         """Write and yield the results of jobs of one task; raise `LeftToMteb` before the first."""
 
-    def facts(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def facts(self, results: Sequence[ScoreResult]) -> dict[str, Any]:
         """Return facts about all results, for the manifest."""
 
 

@@ -1,9 +1,4 @@
-"""Scoring with mteb's own code, from stored vectors: the texts that tasks encode, and the score of
-one layer under one readout.
-
-A `ScoreJob` is small and picklable. A result is one JSON file, written whole, so that a run stopped
-anywhere resumes without repeating finished work.
-"""
+"""Scoring with mteb's own code, from stored vectors: one task at one layer under one readout."""
 
 from __future__ import annotations
 
@@ -17,9 +12,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +21,8 @@ import numpy as np
 
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.items import ItemScores, items_file, items_of
+from layerscope.evaluation.items import ItemScores, items_of
+from layerscope.evaluation.results import PartScore, ScoreResult, write_result
 from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.store import checked
@@ -43,7 +38,6 @@ __all__ = [
     "open_task",
     "quiet_mteb",
     "require_mteb",
-    "undefined",
 ]
 
 _ROWS = 65536  # of vectors that are changed at a time
@@ -86,27 +80,34 @@ class ScoreJob:
 
     def file(self, context: ScoringContext) -> Path:
         """Return the file of its result."""
-        settings = [self.task.config, self.data, self.readout.name, self.site]
-        key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
-        ending = "" if context.scoring == "mteb" else f"-{context.scoring}"
-        return context.run / "results" / self.task.name / f"{key}{ending}.json"
+        settings = [asdict(self.task), self.data, self.readout.name, self.site, context.scoring]
+        key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:24]
+        return context.run / "results" / self.task.name / f"{key}{checked.ARRAYS}"
 
-    @property
-    def place(self) -> dict[str, Any]:
-        """Return what every result begins with."""
-        return {
-            "task": self.task.name,
-            "layer": self.layer,
-            "site": self.site,
-            **self.readout.columns,
-        }
+    def undefined(self, task: Any, reason: str) -> ScoreResult:
+        """Return the result of a job that has no score."""
+        metadata = task.metadata
+        parts = tuple(
+            PartScore(split, subset) for split in task.eval_splits for subset in task.hf_subsets
+        )
+        place = (self.task.name, self.readout, self.site, self.layer)
+        return ScoreResult(*place, "undefined", reason, metadata.type, metadata.main_score, parts)
 
-    def failure(self, error: Exception) -> dict[str, Any]:
+    def scored(self, task: Any, parts: Sequence[PartScore]) -> ScoreResult:
+        """Return the result of a job with its scores, not all of which may be defined."""
+        result = replace(self.undefined(task, ""), parts=tuple(parts))
+        if any(part.score is not None for part in parts):
+            return replace(result, status="scored")
+        reason = f"{self.readout.name} at {self.site}: {result.metric} is not a number"
+        return replace(result, reason=reason)
+
+    def failed(self, error: Exception) -> ScoreResult:
         """Return the result of a job that failed.
 
         It is not written: a failure may pass (memory, a file in use), and the next run tries again.
         """
-        return {**self.place, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
+        reason = f"{type(error).__name__}: {error}"
+        return ScoreResult(self.task.name, self.readout, self.site, self.layer, "failed", reason)
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,7 @@ def open_task(context: ScoringContext, spec: TaskSpec) -> OpenTask:
 
 
 def is_constant(vectors: np.ndarray) -> bool:
-    """Return whether all rows are the first one, up to rounding. A few rows tell where they are
-    not."""
+    """Return whether all rows equal the first one up to rounding, looking at a few at a time."""
     first = vectors[:1]
     step = 256
     limit = 1e-6 * max(1e-30, float(np.abs(first).max()))
@@ -173,11 +173,11 @@ def quiet_mteb() -> None:
     from mteb.cache import result_cache
 
     if os.name != "nt":
-        # with polars, which mteb loads, a process that waits would not notice Ctrl-C
+        # With polars, which mteb loads, a process that waits would not notice Ctrl-C.
         signal.siginterrupt(signal.SIGINT, True)
     datasets.disable_progress_bars()
     # mteb looks the versions of five packages up for every result that it writes, a sixth of the
-    # time of a small task
+    # time of a small task.
     versions = getattr(result_cache, "_get_package_versions", None)
     if versions is not None and not hasattr(versions, "cache_info"):
         result_cache._get_package_versions = cache(versions)
@@ -204,45 +204,41 @@ def score_jobs(
     context: ScoringContext,
     jobs: Sequence[ScoreJob],
     load: Callable[[ScoringContext, TaskSpec], OpenTask] = open_task,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[ScoreResult]:
     """Score jobs of one task, and write and yield their results. A failure is a result too."""
     try:
         task = load(context, jobs[0].task)
     except Exception as error:
-        yield from (job.failure(error) for job in jobs)
+        yield from (job.failed(error) for job in jobs)
         return
     for job in jobs:
-        yield _score_job(context, task, job)
+        clock = time.perf_counter()
+        try:
+            result, items = _score(context, task, job)
+        except Exception as error:
+            yield job.failed(error)
+            continue
+        result = replace(result, left=context.left, seconds=time.perf_counter() - clock)
+        write_result(job.file(context), result, items)
+        yield result
 
 
-def _score_job(context: ScoringContext, task: OpenTask, job: ScoreJob) -> dict[str, Any]:
-    clock = time.perf_counter()
-    try:
-        result = {**job.place, **_score(context, task, job)}
-    except Exception as error:
-        return job.failure(error)
-    if context.left:
-        result |= {"scoring": "mteb", "left": context.left}
-    result["seconds"] = time.perf_counter() - clock
-    checked.write_json(job.file(context), result)
-    return result
-
-
-def _score(context: ScoringContext, opened: OpenTask, job: ScoreJob) -> dict[str, Any]:
-    """Return what mteb makes of a job's vectors."""
+def _score(
+    context: ScoringContext, opened: OpenTask, job: ScoreJob
+) -> tuple[ScoreResult, dict[tuple[str, str], ItemScores]]:
+    """Return mteb's scores of a job's vectors, and the per-item contributions to them."""
     import mteb
 
     from layerscope.evaluation.mteb_models import LayerView, model_meta
 
     task = opened.task
-    facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score}
     try:
         vectors = opened.vectors(job)
     except Undefined as problem:
-        return {**undefined(task, str(problem)), **facts}
+        return job.undefined(task, str(problem)), {}
     reseed(task)
     # mteb's cache does not know which data a task was given: without their fingerprint two would
-    # share a file
+    # share a file.
     experiment = {
         "layer": job.layer,
         **job.readout.columns,
@@ -263,56 +259,14 @@ def _score(context: ScoringContext, opened: OpenTask, job: ScoreJob) -> dict[str
         )
         file = Path(folder) / task.prediction_file_name
         predictions = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    result = results.task_results[0]
-    rows = []
-    for split, entries in result.scores.items():
+    parts = []
+    items_by_part = {}
+    for split, entries in results.task_results[0].scores.items():
         for entry in entries:
             subset = entry["hf_subset"]
             score = float(entry["main_score"])
+            parts.append(PartScore(split, subset, score if math.isfinite(score) else None))
             items = items_of(task, split, entry, predictions.get(subset, {}).get(split))
             if items is not None:
-                items.save(items_file(job.file(context), split, subset))
-            rows.append(
-                {
-                    "split": split,
-                    "subset": subset,
-                    "score": score if math.isfinite(score) else None,
-                    "items": items is not None,
-                }
-            )
-    if all(row["score"] is None for row in rows):
-        reason = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
-        return {"status": "undefined", "reason": reason, **facts, "scores": rows}
-    return {
-        "status": "scored",
-        **facts,
-        "dataset_revision": result.dataset_revision,
-        "mteb_version": result.mteb_version,
-        "scores": rows,
-    }
-
-
-def undefined(task: Any, reason: str) -> dict[str, Any]:
-    """Return the result of a job that has no score."""
-    parts = product(task.eval_splits, task.hf_subsets)
-    unscored = [{"split": split, "subset": subset, "score": None} for split, subset in parts]
-    return {"status": "undefined", "reason": reason, "scores": unscored}
-
-
-def read_result(file: Path) -> dict[str, Any] | None:
-    """Return the result that a job wrote; None where there is none, where it is damaged, or where
-    what belongs to it is."""
-    result = checked.read_or_discard(file, checked.read_checked_json)
-    for row in (result or {}).get("scores", ()):
-        items = items_file(file, row["split"], row["subset"])
-        if row.get("items") and checked.read_or_discard(items, ItemScores.load) is None:
-            return None
-    return result
-
-
-def read_items(
-    context: ScoringContext, job: ScoreJob, split: str, subset: str
-) -> ItemScores | None:
-    """Return the per-item contributions of a job, or None where its task has none."""
-    file = items_file(job.file(context), split, subset)
-    return ItemScores.load(file) if file.exists() else None
+                items_by_part[split, subset] = items
+    return job.scored(task, parts), items_by_part

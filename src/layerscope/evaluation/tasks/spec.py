@@ -29,17 +29,6 @@ class TaskSpec:
     sample: int | None = None
     seed: int = 0
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """Return what decides the scores: whether data may be downloaded does not."""
-        return {
-            "name": self.name,
-            "source": self.source,
-            "path": self.path,
-            "sample": self.sample,
-            "seed": self.seed,
-        }
-
     def files_sha256(self) -> str | None:
         """Return a fingerprint of the task's local files, if it has some."""
         files = (path for path in Path(self.path).rglob("*") if path.is_file())

@@ -10,27 +10,26 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from layerscope.evaluation.items import ItemScores, items_file
+from layerscope.evaluation.items import ItemScores
+from layerscope.evaluation.results import PartScore, ScoreResult, write_result
 from layerscope.evaluation.scoring import (
     OpenTask,
     ScoreJob,
     ScoringContext,
     Undefined,
     encoded_texts,
-    undefined,
 )
 from layerscope.evaluation.tasks import reseed
-from layerscope.store import checked
 from layerscope_gpu.mteb_tasks.problems import NotDescribed, Part, Problem, parts_of
 from layerscope_gpu.scoring.kmeans import Clustering, cluster
 from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_scores
@@ -73,7 +72,7 @@ class DeviceScoring:
 
     def score(
         self, context: ScoringContext, task: OpenTask, jobs: Sequence[ScoreJob]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ScoreResult]:
         """Write and yield the results of jobs of one task as they are done."""
         # a new thread begins on the first GPU
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
@@ -81,18 +80,18 @@ class DeviceScoring:
             reseed(task.task)
             yield from self._run(context, task, parts_of(task.task, task.rows), jobs)
 
-    def facts(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """For the manifest, from all results, those of an earlier run included."""
+    def facts(self, results: Sequence[ScoreResult]) -> dict[str, Any]:
+        """Return facts for the manifest, from all results, those of an earlier run included."""
         left = {
-            r["task"]: r.get("left", "")
-            for r in results
-            if r["status"] != "failed" and r.get("scoring") != "device"
+            result.task: result.left
+            for result in results
+            if result.status != "failed" and result.scoring != "device"
         }
-        ended: dict[str, list[float]] = {}
+        shares_by_task: dict[str, list[float]] = {}
         for result in results:
-            if result.get("converged") is not None:
-                ended.setdefault(result["task"], []).append(result["converged"])
-        shares = {task: float(np.mean(some)) for task, some in ended.items()}
+            if result.converged is not None:
+                shares_by_task.setdefault(result.task, []).append(result.converged)
+        shares = {task: float(np.mean(shares)) for task, shares in shares_by_task.items()}
         return {"device": str(self.device), "by_mteb": left, "fits_converged": shares}
 
     def _run(
@@ -101,13 +100,8 @@ class DeviceScoring:
         task: OpenTask,
         parts: Sequence[Part],
         jobs: Sequence[ScoreJob],
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[ScoreResult]:
         clock = time.perf_counter()
-        facts = {
-            "task_type": task.task.metadata.type,
-            "metric": task.task.metadata.main_score,
-            "scoring": "device",
-        }
         rows = len(task.row_of)
         size = 4 * context.width * rows
         step = max(1, self.room() // size)
@@ -123,20 +117,17 @@ class DeviceScoring:
                 reasons = list(readers.map(partial(_read, task), some, vectors))
                 for job, reason in zip(some, reasons, strict=True):
                     if reason is not None:
-                        yield _written(context, job, {**undefined(task.task, reason), **facts})
+                        result = replace(job.undefined(task.task, reason), scoring="device")
+                        write_result(job.file(context), result, {})
+                        yield result
                 if known := [i for i, reason in enumerate(reasons) if reason is None]:
                     found, converged = self._scored(
                         parts, vectors if len(known) == len(some) else vectors[known]
                     )
-                    made = {
-                        **facts,
-                        "converged": converged,
-                        "seconds": (time.perf_counter() - clock) / len(known),
-                    }
+                    seconds = (time.perf_counter() - clock) / len(known)
+                    finish = partial(_finished, context, task.task, converged, seconds)
                     del vectors  # before there are the next ones
-                    yield from writers.map(
-                        partial(_finished, context, made), [some[i] for i in known], found
-                    )
+                    yield from writers.map(finish, [some[i] for i in known], found)
                 clock = time.perf_counter()
 
     def readers(self, vectors: int) -> int:
@@ -175,30 +166,24 @@ def _read(task: OpenTask, job: ScoreJob, out: torch.Tensor) -> str | None:
 
 def _finished(
     context: ScoringContext,
-    facts: dict[str, Any],
+    task: Any,
+    converged: float | None,
+    seconds: float,
     job: ScoreJob,
     scored: list[tuple[Part, float, ItemScores | None]],
-) -> dict[str, Any]:
-    """Write a job's items and its result."""
-    rows = []
+) -> ScoreResult:
+    """Write a job's result and its items."""
+    parts = []
+    items_by_part = {}
     for part, score, items in scored:
-        kept = items is not None and len(items.values) > 1
-        if kept and items is not None:
-            items.save(items_file(job.file(context), part.split, part.subset))
-        finite = score if np.isfinite(score) else None
-        rows.append({"split": part.split, "subset": part.subset, "score": finite, "items": kept})
-    if all(row["score"] is None for row in rows):
-        why = f"{job.readout.name} at {job.site}: {facts['metric']} is not a number"
-        return _written(
-            context, job, {"status": "undefined", "reason": why, **facts, "scores": rows}
-        )
-    return _written(context, job, {"status": "scored", **facts, "scores": rows})
-
-
-def _written(context: ScoringContext, job: ScoreJob, result: dict[str, Any]) -> dict[str, Any]:
-    whole = {**job.place, **result}
-    checked.write_json(job.file(context), whole)
-    return whole
+        if items is not None and len(items.values) > 1:
+            items_by_part[part.split, part.subset] = items
+        parts.append(PartScore(part.split, part.subset, score if np.isfinite(score) else None))
+    result = replace(
+        job.scored(task, parts), scoring="device", converged=converged, seconds=seconds
+    )
+    write_result(job.file(context), result, items_by_part)
+    return result
 
 
 def score_problem(
