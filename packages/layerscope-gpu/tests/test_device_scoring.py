@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from tests.tiny import tiny_model
 from threadpoolctl import threadpool_limits
 
 from layerscope import evaluate
+from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation import scoring
 from layerscope.evaluation.mteb_models import LayerView, model_meta
-from layerscope.evaluation.results import read_result
+from layerscope.evaluation.results import ScoreResult, read_result
 from layerscope.evaluation.scoring import encoded_texts
 from layerscope.evaluation.tasks import reseed, resolve_tasks
 from layerscope.evaluation.tasks.mteb_tasks import make_task
@@ -261,9 +263,7 @@ def test_readers_are_bounded_by_the_largest_task(
 
 
 def test_the_share_of_converged_fits_is_that_of_all_fits() -> None:
-    made = [
-        {"task": "a", "status": "scored", "scoring": "device", "converged": share}
-        for share in (0.0, 0.0, 0.0, 1.0)
-    ]
+    result = ScoreResult("a", Readout(), "embed", 0, "scored", scoring="device")
+    made = [replace(result, converged=share) for share in (0.0, 0.0, 0.0, 1.0)]
     scorer = device_scoring.DeviceScoring(torch.device("cpu"))
     assert scorer.facts(made)["fits_converged"] == {"a": 0.25}
