@@ -24,7 +24,7 @@ from typing import Any
 from layerscope_zoo.origins import File, fetch_files
 from layerscope_zoo.packages import Package
 
-from layerscope.core.json import read_json
+from layerscope.core.files import read_json
 from layerscope.errors import ModelError
 
 WEIGHTS, CONFIG, VOCABULARY = "pytorch_model.bin", "config.json", "vocab.txt"

@@ -1,6 +1,6 @@
-"""What every command that reads models has in common, before its own work and after it.
+"""The start and the end that all commands that read models have in common.
 
-A command says what is asked, opens itself, and computes or reads back a run:
+A command checks its options, opens the engine, and computes or reads back a run:
 
     command = Command("profile", options, engine=engine, progress=progress)
     with command:
@@ -70,8 +70,8 @@ class Command:
         options["engine"] = engine
         self.where = EngineOptions.take(options)
         if options and not takes_more:
-            own = () if function is None else inspect.signature(function).parameters
-            valid = {*ModelOptions.names(), *EngineOptions.names(), *own} - {"options"}
+            parameters = () if function is None else inspect.signature(function).parameters
+            valid = {*ModelOptions.names(), *EngineOptions.names(), *parameters} - {"options"}
             raise UnknownNameError(f"option of {name}", next(iter(options)), valid)
         open_engine(self.where)  # connects to nothing yet
         self._progress, self._show = progress, show
@@ -92,8 +92,8 @@ class Command:
         self._opened.__exit__(kind, error, trace)
 
     def load(self, given: Any, tokenizer: Any = None, here: bool = False) -> LoadedModel:
-        """The model. Where workers run it, it is on this machine's CPU for its tokenizer alone,
-        unless it is needed `here`."""
+        """Return the model. Where workers run it, it is on this machine's CPU for its tokenizer
+        alone, unless it is needed `here`."""
         away = self.engine.remote and not here
         loaded = open_model(
             given,
@@ -113,7 +113,7 @@ def run_in(
     overwrite: bool = False,
     **settings: Any,
 ) -> R:
-    """A run in its folder: read back what is finished there, resume what was started. `settings` go
+    """Return a run in its folder: read back what is finished there, resume what was started. `settings` go
     to `RunFolder.session`."""
     with folder.session(
         kind.kind, config, overwrite=overwrite, started=now(), **settings
@@ -128,12 +128,12 @@ def run_in(
 
 
 def make_manifest(kind: str, **parts: Any) -> dict[str, Any]:
-    """The manifest of a finished run: what every kind says of itself, and its own parts."""
+    """Return the manifest of a finished run: what every kind says of itself, and its own parts."""
     return {"kind": kind, "status": "complete", "layerscope": VERSION, "finished": now(), **parts}
 
 
 def environment(**facts: Any) -> dict[str, Any]:
-    """The machine and the packages, for a manifest."""
+    """Return the machine and the packages, for a manifest."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -143,7 +143,7 @@ def environment(**facts: Any) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, for a manifest."""
+    """Return the time, for a manifest."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 

@@ -49,18 +49,18 @@ USUALLY_MEANT = {
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal obeys: names from files may hold escapes that move, hide or
+    """Return a text without what a terminal obeys: names from files may hold escapes that move, hide or
     color what is printed."""
     return text.translate(_HARMFUL)
 
 
 def one_line(name: str) -> str:
-    """A name as it can stand in a line of text: printable, and without line ends."""
+    """Return a name as it can stand in a line of text: printable, and without line ends."""
     return " ".join(printable(name).split())
 
 
 def clean_name(name: str) -> str:
-    """A name that somebody else chose, as it may be shown: itself, unless it holds line ends or
+    """Return a name that somebody else chose, as it may be shown: itself, unless it holds line ends or
     what a terminal obeys.
 
     >>> clean_name("two  spaces"), clean_name("red \\x1b[31m\\nname")
@@ -71,8 +71,7 @@ def clean_name(name: str) -> str:
 
 
 def clean_values(value: Any) -> Any:
-    """Values from a file that somebody else may have written; their texts as `clean_name` gives
-    them."""
+    """Return values from a file that somebody else may have written, with clean texts."""
     if isinstance(value, str):
         return clean_name(value)
     if isinstance(value, Mapping):
@@ -81,7 +80,7 @@ def clean_values(value: Any) -> Any:
 
 
 def clean_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names as they may be shown; those that were different stay so.
+    """Return names as they may be shown; those that were different stay so.
 
     >>> clean_names(["a", "b\\x07", "b\\x08"])
     ('a', 'b\ufffd', 'b\ufffd (2)')

@@ -1,4 +1,4 @@
-"""Which extra a feature needs, and the sentences that tell the user to install it.
+"""The extra that each feature needs, and the sentences that tell the user to install it.
 
 The names of layerscope's other packages stand in this file alone.
 """
@@ -84,10 +84,10 @@ def no_accelerator() -> str:
 
 def other_interface(offered: int, called: int) -> str:
     """Return the error for an accelerator whose interface is not the one that is called."""
-    which = PACKAGES["gpu"] if offered < called else "layerscope"
+    outdated = PACKAGES["gpu"] if offered < called else "layerscope"
     return (
-        f"{PACKAGES['gpu']} offers the interface {offered}, and this layerscope calls {called}: {which} is too old. "
-        f"{install_package(which)}"
+        f"{PACKAGES['gpu']} offers the interface {offered}, and this layerscope calls {called}: {outdated} is too old. "
+        f"{install_package(outdated)}"
     )
 
 

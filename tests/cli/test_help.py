@@ -206,13 +206,13 @@ def test_the_doctor_looks_for_everything_that_an_extra_installs() -> None:
         "vl-convert-python": "vl_convert",
         "layerscope-media": "layerscope_media",
     }
-    for extra, features in doctor.EXTRAS.items():
-        looked_for = {module for _, some in features for module in some}
+    for extra in doctor.EXTRAS:
         names = {re.split(r"[><=\[]", requirement)[0] for requirement in declared[extra]} - {
             "layerscope"
         }
-        assert {modules.get(name, name) for name in names} <= looked_for, extra
-    assert "accelerate" in doctor.EXTRAS["gguf"][0][1]  # transformers reads no GGUF file without it
+        required = {modules.get(name, name) for name in names}
+        assert required <= set(doctor.extra_modules(extra)), extra
+    assert "accelerate" in doctor.extra_modules("gguf")  # transformers reads no GGUF without it
 
 
 def test_the_doctor_tells_who_has_a_gpu_of_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,11 +220,11 @@ def test_the_doctor_tells_who_has_a_gpu_of_its_kernels(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "randn", lambda *shape, device: made(*shape))  # there is no GPU here
     monkeypatch.setattr(accelerator, "on", lambda device: None)
-    found = doctor._solver()
+    found = doctor.check_solver()
     assert (found.status, found.text.endswith("; faster with layerscope-gpu")) == ("note", True)
     assert re.match(r"pip install .*layerscope-gpu", found.mend)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert doctor._solver().status == "ok"
+    assert doctor.check_solver().status == "ok"
 
 
 def test_the_namespace_shows_everything_public() -> None:

@@ -61,7 +61,7 @@ def test_every_kind_and_every_view_is_where_the_registry_says() -> None:
         for name in ("load", "name", "summary", "tables"):
             assert hasattr(found, name), f"{kind.target} has no {name}"
         for name in kind.views:
-            assert callable(kind.view(name))
+            assert callable(view(kind.name, name))
     with pytest.raises(UnknownNameError, match="view of a profile run 'dance'"):
         view("profile", "dance")
 

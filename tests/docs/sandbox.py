@@ -26,7 +26,7 @@ from layerscope.data.corpus import CORPORA
 from layerscope.evaluation import loop
 from layerscope.evaluation.pool import ScoringPool
 from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
-from layerscope.models.catalogue import MODELS
+from layerscope.models.source import MODELS
 from tests.tiny import build_tiny, tiny_tokenizer, write_pooling
 
 TOPICS = {

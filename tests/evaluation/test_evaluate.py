@@ -104,7 +104,7 @@ def test_each_text_is_encoded_once_for_all_tasks_layers_and_readouts(whole: Whol
         template: [tuple(fill_by_hand(tokenizer, template, text, False)[0]) for text in every]
         for template in ("plain", "echo", "one-word")
     }
-    shared = common_tokens(rows["one-word"], most=100)  # read once for all texts
+    shared = common_tokens(rows["one-word"], limit=100)  # read once for all texts
     assert shared > 3
     rows["one-word"] = [row[shared:] for row in rows["one-word"]]
     wanted = Counter(row for some in rows.values() for row in some)

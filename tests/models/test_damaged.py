@@ -49,7 +49,7 @@ def test_weights_whose_header_is_damaged(folder: Path, how: str) -> None:
 
 def test_modules_that_are_no_list(folder: Path) -> None:
     (folder / "modules.json").write_text("null")
-    with pytest.raises(ModelError, match=r"modules\.json is not a JSON list but null"):
+    with pytest.raises(ModelError, match=r"modules\.json is not a JSON list but NoneType"):
         load(folder)
 
 

@@ -79,14 +79,14 @@ def test_a_model_whose_cache_gives_other_states_is_run_whole(
 ) -> None:
     model, whole = tiny_model("llama"), tiny_model("llama")
     whole.shares_prefixes = False
-    repeat = SharedPrefix._for
+    repeat = SharedPrefix._cache_for
 
     def wrong(self: SharedPrefix, texts: int) -> object:
         cache = repeat(self, texts)
         cache.layers[1].values.mul_(1.01)
         return cache
 
-    monkeypatch.setattr(SharedPrefix, "_for", wrong)
+    monkeypatch.setattr(SharedPrefix, "_cache_for", wrong)
     found = vectors(model, ["last/raw"])[0]["last/raw"]
     assert model.shares_prefixes is False
     np.testing.assert_array_equal(found, vectors(whole, ["last/raw"])[0]["last/raw"])
@@ -95,30 +95,32 @@ def test_a_model_whose_cache_gives_other_states_is_run_whole(
 def test_texts_longer_than_the_window_are_run_whole() -> None:
     model = tiny_model("gemma3")
     rows = [[7] * 40, [7] * 30 + [8]]
-    assert SharedPrefix.of(model, rows, most=20) is not None
+    assert SharedPrefix.of(model, rows, limit=20) is not None
     model.module.config.sliding_window = 39
-    assert SharedPrefix.of(model, rows, most=20) is None
+    assert SharedPrefix.of(model, rows, limit=20) is None
 
 
 def test_what_is_not_worth_it_is_not_shared() -> None:
     model = tiny_model("llama")
-    assert SharedPrefix.of(model, [[1, 2, 5, 6], [1, 2, 7]], most=10) is None  # two tokens
+    assert SharedPrefix.of(model, [[1, 2, 5, 6], [1, 2, 7]], limit=10) is None  # two tokens
     assert (
-        SharedPrefix.of(model, [[1, 2, 3, *range(10, 90)], [1, 2, 3, *range(20, 90)]], most=10)
+        SharedPrefix.of(model, [[1, 2, 3, *range(10, 90)], [1, 2, 3, *range(20, 90)]], limit=10)
         is None
     )  # of eighty
-    first = SharedPrefix.of(model, [[1, 2, 3, 4], [1, 2, 3, 5, 6]], most=10)
+    first = SharedPrefix.of(model, [[1, 2, 3, 4], [1, 2, 3, 5, 6]], limit=10)
     assert first is not None
     assert first.ids == [1, 2, 3]
-    assert SharedPrefix.of(model, [[1, 2, 3, 9], [1, 2, 3, 5]], most=10, known=first) is first
-    assert SharedPrefix.of(model, [[2, 2, 3, 9], [2, 2, 3, 5]], most=10, known=first) is not first
+    assert SharedPrefix.of(model, [[1, 2, 3, 9], [1, 2, 3, 5]], limit=10, previous=first) is first
+    assert (
+        SharedPrefix.of(model, [[2, 2, 3, 9], [2, 2, 3, 5]], limit=10, previous=first) is not first
+    )
 
 
 def test_one_token_of_every_text_is_left() -> None:
-    assert common_tokens([[1, 2, 3], [1, 2, 3]], most=9) == 2
-    assert common_tokens([[1, 2, 3], [2, 2, 3]], most=9) == 0
-    assert common_tokens([[1, 2, 3, 4]], most=2) == 2
-    assert common_tokens([], most=2) == 0
+    assert common_tokens([[1, 2, 3], [1, 2, 3]], limit=9) == 2
+    assert common_tokens([[1, 2, 3], [2, 2, 3]], limit=9) == 0
+    assert common_tokens([[1, 2, 3, 4]], limit=2) == 2
+    assert common_tokens([], limit=2) == 0
 
 
 def test_weights_that_are_not_numbers_are_still_named() -> None:

@@ -14,8 +14,8 @@ from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
 from layerscope.extras import MissingExtraError
 from layerscope.models import MODELS, catalogue, load
-from layerscope.models.catalogue import ModelEntry
 from layerscope.models.modules import sees_ahead
+from layerscope.models.source import ModelEntry
 
 SHIPPED = [
     name

@@ -122,7 +122,7 @@ def _refuse_model(source: str | Path) -> None:
     path, name = Path(source), str(source)
     is_model = (path / "config.json").is_file() and not (path / MANIFEST).is_file()
     if not path.exists():
-        from layerscope.models.catalogue import catalogue  # loads torch
+        from layerscope.models.source import catalogue  # loads torch
 
         is_model = name in catalogue()
     if is_model or name.endswith(".gguf"):

@@ -129,9 +129,9 @@ def _main() -> None:
 
 def _unexpected(error: Exception) -> str:
     """Return one line about an unforeseen error. Its traceback goes to a file."""
-    first = next(iter(str(error).splitlines()), "")[:300]
+    reason = next(iter(str(error).splitlines()), "")[:300]
     if advice := os_advice(error):
-        return f"{advice} ({first})" if first else advice
+        return f"{advice} ({reason})" if reason else advice
     where = "set LAYERSCOPE_DEBUG=1 to see where"
     with contextlib.suppress(OSError, LayerscopeError):
         file = cache_dir() / "last-error.txt"
@@ -140,6 +140,6 @@ def _unexpected(error: Exception) -> str:
         file.write_text(text, encoding="utf-8", errors="backslashreplace")
         where = f"the details are in {file}"
     return printable(
-        f"unexpected {type(error).__name__}: {first}. The input may be damaged, or this is a defect: "
+        f"unexpected {type(error).__name__}: {reason}. The input may be damaged, or this is a defect: "
         f"{where}. `layerscope doctor` checks the installation."
     )

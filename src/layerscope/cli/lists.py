@@ -15,7 +15,7 @@ from layerscope.errors import UnknownNameError
 
 @dataclass(frozen=True)
 class NameList:
-    """The rows of a list, the columns that a terminal shows, and what a reader can do with it.
+    """The rows of a list, and the columns that a terminal shows.
 
     `hint` says what else can be given, `next_step` is a command that takes such a name.
     """
@@ -28,13 +28,11 @@ class NameList:
 
 def _models() -> NameList:
     from layerscope.cache import cache_dir
-    from layerscope.models import catalogue
-    from layerscope.models.families import FAMILIES
+    from layerscope.models import FAMILIES, catalogue
 
     columns = ("name", "title", "blocks", "width", "license")
     rows = [
-        {**{column: getattr(entry, column) for column in columns}, "cached": entry.is_cached()}
-        for entry in catalogue().values()
+        {**_pick(entry, columns), "cached": entry.is_cached()} for entry in catalogue().values()
     ]
     hint = (
         f"Cache: {cache_dir()}\n"
@@ -45,6 +43,10 @@ def _models() -> NameList:
     return NameList(rows, (*columns, "cached"), next_step, hint)
 
 
+def _pick(thing: Any, columns: tuple[str, ...]) -> dict[str, Any]:
+    return {column: getattr(thing, column) for column in columns}
+
+
 def _corpora() -> NameList:
     from layerscope.data.corpus import CORPORA
 
@@ -52,12 +54,9 @@ def _corpora() -> NameList:
         {"name": entry.name, "texts": entry.summary, "cached": entry.is_cached()}
         for entry in CORPORA.all().values()
     ]
-    return NameList(
-        rows,
-        ("name", "texts", "cached"),
-        "layerscope profile MODEL --data NAME",
-        "Also: a file or folder of texts, or a hub dataset org/name[:config][/split].",
-    )
+    hint = "Also: a file or folder of texts, or a hub dataset org/name[:config][/split]."
+    next_step = "layerscope profile MODEL --data NAME"
+    return NameList(rows, ("name", "texts", "cached"), next_step, hint)
 
 
 def _metrics() -> NameList:
@@ -65,39 +64,25 @@ def _metrics() -> NameList:
 
     columns = ("title", "unit", "level", "higher_means", "citation", "core")
     rows = [
-        {
-            "name": name,
-            **{column: getattr(metric.info, column) for column in columns},
-            "bounds": metric.info.bounds_text,
-        }
+        {"name": name, **_pick(metric.info, columns), "bounds": metric.info.bounds_text}
         for name, metric in metrics().items()
     ]
-    return NameList(
-        rows,
-        ("name", "unit", "bounds", "level", "higher_means"),
-        "layerscope profile MODEL --metrics NAME,NAME",
-    )
+    shown = ("name", "unit", "bounds", "level", "higher_means")
+    return NameList(rows, shown, "layerscope profile MODEL --metrics NAME,NAME")
 
 
 def _templates() -> NameList:
     from layerscope.core.formatting import shorten
     from layerscope.core.templates import TEMPLATES
 
+    columns = ("name", "pattern", "citation")
     rows = [
-        {
-            "name": template.name,
-            "words": shorten(template.pattern, 160),
-            "pattern": template.pattern,
-            "citation": template.citation,
-        }
+        {**_pick(template, columns), "words": shorten(template.pattern, 160)}
         for template in TEMPLATES.all().values()
     ]
-    return NameList(
-        rows,
-        ("name", "words"),
-        "layerscope improve MODEL --templates NAME,NAME",
-        "Also: a pattern of your own with {text} in it.",
-    )
+    hint = "Also: a pattern of your own with {text} in it."
+    next_step = "layerscope improve MODEL --templates NAME,NAME"
+    return NameList(rows, ("name", "words"), next_step, hint)
 
 
 def _tasks() -> NameList:
@@ -112,12 +97,9 @@ def _tasks() -> NameList:
         }
         for entry in TASKS.all().values()
     ]
-    return NameList(
-        rows,
-        ("name", "kind", "texts", "cached"),
-        "layerscope evaluate MODEL --tasks NAME,NAME",
-        "Also: any task or benchmark of mteb, and a file of labeled texts or scored pairs.",
-    )
+    hint = "Also: any task or benchmark of mteb, and a file of labeled texts or scored pairs."
+    next_step = "layerscope evaluate MODEL --tasks NAME,NAME"
+    return NameList(rows, ("name", "kind", "texts", "cached"), next_step, hint)
 
 
 LISTS: dict[str, Callable[[], NameList]] = {

@@ -18,7 +18,7 @@ __all__ = ["PLACE", "PROFILE", "VALUE", "names"]
 
 @dataclass(frozen=True)
 class Measured:
-    """What a row of a profile is made from. `estimate` is the metric's own, without its
+    """The values that a row of a profile is made from. `estimate` is the metric's own, without its
     influences."""
 
     site: Site
@@ -65,7 +65,7 @@ PROFILE = (
 
 
 def names(columns: Iterable[Column], *roles: str) -> list[str]:
-    """The names of some columns: all, or those of a role.
+    """Return the names of columns: all, or those of a role.
 
     >>> names(PROFILE, "key")
     ['metric', 'normalization', 'sink']

@@ -57,12 +57,12 @@ class Pooling:
 
     @property
     def needs_cls(self) -> bool:
-        """Whether it only makes sense for a model whose first token stands for the whole text."""
+        """True if it only makes sense for a model whose first token stands for the whole text."""
         return self.position == "first"
 
     @property
     def kept_without_sink(self) -> tuple[str, ...]:
-        """What is kept to have it without the sink token; nothing where there is no such thing.
+        """The vectors to store to have it without the sink token; none where there is no such thing.
 
         A weighted mean follows from the one with the sink and the sink's state. Others are computed
         without it.

@@ -41,7 +41,7 @@ class Template:
 
     @property
     def copies(self) -> int:
-        """How often the text appears."""
+        """The number of times that the text appears."""
         return self.pattern.count(SLOT)
 
     @property
@@ -122,10 +122,10 @@ for _template in BUILT_IN:
 
 
 def get_template(name: str) -> Template:
-    """A template by name, or the user's own pattern if it has `{text}` in it."""
+    """Return a template by name, or the user's own pattern if it has `{text}` in it."""
     return Template(name, name) if SLOT in name else TEMPLATES.get(name)
 
 
 def names_of(offer: str) -> list[str]:
-    """The templates of one offer: `in_all`, `tried`, `with_labels` or `searched`."""
+    """Return the templates of one offer: `in_all`, `tried`, `with_labels` or `searched`."""
     return [name for name, template in TEMPLATES.all().items() if getattr(template, offer)]

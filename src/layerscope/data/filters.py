@@ -46,9 +46,10 @@ def is_heading(text: str) -> bool:
     line = text.strip()
     if len(line) < 2 or line[0] != "=" or line[-1] != "=" or "\n" in line:
         return False
-    left = line[: len(line) - len(line.lstrip("= "))]
-    right = line[len(line.rstrip("= ")) :]
-    return len(left) < len(line) and left.count("=") == right.count("=")
+    marks_before = line[: len(line) - len(line.lstrip("= "))]
+    marks_after = line[len(line.rstrip("= ")) :]
+    is_text = len(marks_before) < len(line)
+    return is_text and marks_before.count("=") == marks_after.count("=")
 
 
 def make_text_filter(name: str) -> Callable[[str], str | None]:

@@ -25,7 +25,7 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Shown:
-    """What a map shows of items: their texts or names, columns, and a sheet of small pictures."""
+    """The view of items on a map: their texts or names, columns, and a sheet of small pictures."""
 
     texts: list[str] | None = None
     columns: dict[str, list[Any]] = field(default_factory=dict)

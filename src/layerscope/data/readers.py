@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.json import json_problem
+from layerscope.core.files import json_problem
 from layerscope.data.records import (
     PREVIEW_ROWS,
     Records,
@@ -43,7 +43,7 @@ def read_file(
 ) -> Records:
     """Return the records of one file; its suffix tells its format.
 
-    Without `whole`, the other columns of a parquet file are not read.
+    Without `whole`, only one column of a parquet file is read.
     """
     suffix = _suffix(path)
     if path.stat().st_size == 0:
@@ -76,13 +76,13 @@ def read_documents(folder: Path, encoding: str | None = None) -> Records:
     and folders are left out."""
     files = []
     for path in sorted(folder.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        is_hidden = any(name.startswith(".") for name in path.relative_to(folder).parts)
         if path.suffix.lower() in DOCUMENTS and not is_hidden and path.is_file():
             files.append(path)
     if not files:
         names = sorted(item.name for item in folder.iterdir())
-        others = [name for name in names if name.lower().removesuffix(".gz").endswith(SUFFIXES)]
-        contents = f" It holds: {', '.join(others[:5])}." if others else ""
+        tables = [name for name in names if name.lower().removesuffix(".gz").endswith(SUFFIXES)]
+        contents = f" It holds: {', '.join(tables[:5])}." if tables else ""
         raise DataError(
             f"{folder} is a folder without documents ({', '.join(DOCUMENTS)}). Or give one file of "
             f"texts ({', '.join(SUFFIXES)}).{contents}"
@@ -219,9 +219,9 @@ def _is_words(value: Any) -> bool:
 def _json_values(path: Path, encoding: str) -> tuple[str, Values]:
     """Return the values of a JSON list or of JSON lines, and the word for one of them."""
     lines = text_lines(path, encoding)
-    first = next(lines, "")
-    lines = itertools.chain([first], lines)
-    if not first.lstrip().startswith("["):
+    start = next(lines, "")
+    lines = itertools.chain([start], lines)
+    if not start.lstrip().startswith("["):
         return "line", _json_lines(lines, path)
     try:
         return "item", enumerate(json.loads("".join(lines)), 1)
@@ -309,8 +309,7 @@ def _delimiter(lines: list[str], path: Path) -> str:
     if len(possible) > 1 and (even or usual not in possible):
         signs = " or by ".join(map(repr, possible))
         raise DataError(
-            f"{path}: its fields may be separated by {signs}. Put fields that hold them in double "
-            "quotes."
+            f"{path}: its fields may be separated by {signs}. Put them in double quotes."
         )
     return possible[0] if len(possible) == 1 else usual
 
@@ -332,7 +331,7 @@ def _header(names: list[str], path: Path) -> list[str]:
 
 
 def _parquet_rows(path: Path, column: str | None, whole: bool) -> tuple[str, Values]:
-    """Return the column of the texts and the rows of a parquet file."""
+    """Return the text column and the rows of a file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -346,9 +345,7 @@ def _parquet_rows(path: Path, column: str | None, whole: bool) -> tuple[str, Val
             with _readable(path):
                 yield
         except (pa.ArrowException, ValueError) as error:  # ValueError: strings that are not UTF-8
-            raise DataError(
-                f"{path} is not a readable parquet file: {error}. Write or download it again."
-            ) from error
+            raise DataError(f"{path} is not a readable parquet file: {error}.") from error
 
     with explained():
         schema = pq.read_schema(path)
@@ -375,21 +372,21 @@ def _xlsx_rows(path: Path) -> Values:
         cells = sheet.to_python()
     except (CalamineError, OSError) as error:
         raise DataError(
-            f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it again, or as .csv."
+            f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it as .csv."
         ) from error
-    others = book.sheet_names[1:]
-    if others:
-        log.info("%s: its first sheet is read (%s), not %s", path, sheet.name, ", ".join(others))
-    first = cells[0] if cells else []
-    places = [i for i, name in enumerate(first) if name != ""]
-    header = _header([str(_cell(first[i])) for i in places], path)
+    unread = book.sheet_names[1:]
+    if unread:
+        log.info("%s: its first sheet is read (%s), not %s", path, sheet.name, ", ".join(unread))
+    names = cells[0] if cells else []
+    places = [i for i, name in enumerate(names) if name != ""]
+    header = _header([str(_cell(names[i])) for i in places], path)
     above = (sheet.start or (0, 0))[0]
     for number, row in enumerate(cells[1:], above + 2):
         yield number, dict(zip(header, (_cell(row[i]) for i in places), strict=True))
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell's value: None if it is empty, a whole number if it is one."""
+    """Return a cell's value; None if it is empty."""
     if value == "":
         return None
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -105,8 +105,8 @@ def changed(source: object) -> str:
 
 def inner_value(value: Any, name: str) -> Any:
     """Return the value under a name such as `doc.text`, which leads into inner objects."""
-    for part in name.split("."):
-        value = value[part]
+    for key in name.split("."):
+        value = value[key]
     return value
 
 

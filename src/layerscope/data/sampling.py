@@ -32,7 +32,7 @@ class Draw:
 
 
 def draw_texts(stream: Iterable[str], size: int, seed: int = 0) -> Draw:
-    """The `size` distinct texts whose hash with the seed is lowest, lowest first.
+    """Return the `size` distinct texts whose hash with the seed is lowest, lowest first.
 
     The draw depends on the seed and on which texts there are, not on their order or their copies,
     and a smaller draw is the beginning of a larger one.
@@ -70,9 +70,9 @@ def draw_texts(stream: Iterable[str], size: int, seed: int = 0) -> Draw:
 def distinct_texts(
     stream: Iterable[str], keys: np.ndarray, without: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Every text of a stream once, in the order of the stream; `keys` are those of its draw."""
-    seen = np.zeros(len(keys), dtype=bool)
-    seen[
+    """Yield every text of a stream once, in the order of the stream; `keys` are those of its draw."""
+    is_done = np.zeros(len(keys), dtype=bool)
+    is_done[
         np.searchsorted(keys, np.array([content_key(text) for text in without], dtype=np.uint64))
     ] = True
     for text in stream:
@@ -82,6 +82,6 @@ def distinct_texts(
             raise DataError(
                 f"the texts changed while they were read: {text[:60]!r} is new. Run the same command again."
             )
-        if not seen[place]:
-            seen[place] = True
+        if not is_done[place]:
+            is_done[place] = True
             yield text

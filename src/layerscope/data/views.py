@@ -75,17 +75,17 @@ def augment(text: str, *, seed: int, view: int, strength: float = DEFAULT_STRENG
     # Only random() is used: of the methods of Random it alone is promised to stay the same between
     # Python versions.
     draw = random.Random(stream_key(text, seed, view, strength)).random
-    parts = list(_split_words(text))
+    pieces = list(_split_words(text))
     foreign = _foreign_letters(text)
-    long_words = _long(_usable(parts, _letters))
+    long_words = _long(_usable(pieces, _letters))
     for place, spots in _sample(long_words, _share(strength, len(long_words)), draw):
-        parts[place] = _split(parts[place], spots, draw)
-    parts = _SPACES.split("".join(parts))  # a word that was split counts as two from here on
-    for place, spots in _choose_words(parts, _letters, strength, draw):
-        parts[place] = _edit(parts[place], spots, strength, foreign, draw)
-    for place, spots in _choose_words(parts, _keys, strength, draw):
-        parts[place] = _mistype(parts[place], spots, strength, draw)
-    return "".join(parts)
+        pieces[place] = _split(pieces[place], spots, draw)
+    pieces = _SPACES.split("".join(pieces))  # a word that was split counts as two from here on
+    for place, spots in _choose_words(pieces, _letters, strength, draw):
+        pieces[place] = _edit(pieces[place], spots, strength, foreign, draw)
+    for place, spots in _choose_words(pieces, _keys, strength, draw):
+        pieces[place] = _mistype(pieces[place], spots, strength, draw)
+    return "".join(pieces)
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ def _keys(word: str) -> Sequence[int]:
     return [i for i, c in enumerate(word) if c in NEIGHBORS]
 
 
-def _usable(parts: Sequence[str], find: Callable[[str], Sequence[int]]) -> list[Place]:
+def _usable(pieces: Sequence[str], find: Callable[[str], Sequence[int]]) -> list[Place]:
     """Return the words that have characters to change."""
-    return [(place, spots) for place in range(0, len(parts), 2) if (spots := find(parts[place]))]
+    return [(place, spots) for place in range(0, len(pieces), 2) if (spots := find(pieces[place]))]
 
 
 def _long(words: Sequence[Place]) -> list[Place]:
@@ -166,10 +166,10 @@ def _long(words: Sequence[Place]) -> list[Place]:
 
 
 def _choose_words(
-    parts: Sequence[str], find: Callable[[str], Sequence[int]], strength: float, draw: Draw
+    pieces: Sequence[str], find: Callable[[str], Sequence[int]], strength: float, draw: Draw
 ) -> list[Place]:
     """Draw the words that a step changes."""
-    usable = _usable(parts, find)
+    usable = _usable(pieces, find)
     # The share is one of all words, the draw is among the long ones, as in nlpaug: "a" and "of"
     # stay readable.
     return _sample(_long(usable) or usable, _share(strength, len(usable)), draw)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.conventions import LAYER
-from layerscope.core.json import read_json
+from layerscope.core.files import read_json
 from layerscope.core.runs import MARKER
 from layerscope.errors import ExportError, clean_name, one_line, printable
 from layerscope.exporting.card import UNKNOWN, model_card

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.core.files import read_json
 from layerscope.core.heads import Head
-from layerscope.core.json import read_json
 from layerscope.core.runs import MARKER, refuse_newer
 from layerscope.core.templates import SLOT, get_template
 from layerscope.errors import ExportError

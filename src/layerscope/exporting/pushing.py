@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.files import read_json
 from layerscope.core.formatting import describe_size
-from layerscope.core.json import read_json
 from layerscope.core.runs import MANIFEST, MARKER
 from layerscope.data.hub import hub_problem, quiet_bars
 from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, one_line

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.json import read_json
+from layerscope.core.files import read_json
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
 from layerscope.errors import ExportError, UnknownNameError

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.json import read_json
+from layerscope.core.files import read_json
 from layerscope.exporting.folder import check_free
 from layerscope.store import RunFolder, atomic
 from layerscope.store.atomic import lock_beside

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.json import parse_json
+from layerscope.core.files import parse_json
 from layerscope.core.runs import view
 from layerscope.errors import LayerscopeError, RunFolderError, printable
 from layerscope.maps.groups import clusters, group_names

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from layerscope.data.views import ViewSettings
-from layerscope.models.catalogue import MODELS, catalogue
 from layerscope.models.families import FAMILIES, Family, GenericFamily, pre_norm_taps
-from layerscope.models.inputs import (
-    ItemReader,
-    Part,
-    ReadSettings,
-    Row,
-    ViewInputs,
-)
+from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs
 from layerscope.models.load import kind_read_by, load, open_model, wrap
 from layerscope.models.loaded import LoadedModel, Tokens
 from layerscope.models.modules import unwrap
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import quiet
-from layerscope.models.source import Source
+from layerscope.models.source import MODELS, Source, catalogue
 
 __all__ = [
     "FAMILIES",

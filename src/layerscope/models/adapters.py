@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerscope.core.files import exists
-from layerscope.core.fingerprints import file_sha256
+from layerscope.core.files import exists, file_sha256
 from layerscope.errors import ModelError
 from layerscope.models.source import hub_snapshot
 
@@ -46,9 +45,7 @@ def locate(spec: str | Path) -> Adapter:
     if not (path / "adapter_config.json").is_file():
         raise ModelError(f"{spec} is not an adapter folder: it holds no adapter_config.json.")
     if not (path / _WEIGHTS).is_file():
-        raise ModelError(
-            f"{path} holds no {_WEIGHTS}. Only safetensors adapters are read; save it again as safetensors."
-        )
+        raise ModelError(f"{path} holds no {_WEIGHTS}. Save the adapter again as safetensors.")
     return adapter
 
 
@@ -58,16 +55,15 @@ def merge(module: nn.Module, adapter: Adapter) -> nn.Module:
     from safetensors.torch import load_file
 
     folder = adapter.path
+    misfit = f"the adapter {folder} does not fit {type(module).__name__}"
     config = PeftConfig.from_pretrained(str(folder))
     config.task_type = None  # the base model has no head for a task
     config.inference_mode = True
     try:
         adapted = get_peft_model(module, config)
     except (ValueError, TypeError, KeyError) as error:
-        raise ModelError(
-            f"the adapter {folder} does not fit {type(module).__name__}: {error}"
-        ) from error
-    state = _fit(load_file(folder / _WEIGHTS), module)
+        raise ModelError(f"{misfit}: {error}") from error
+    state = _rename(load_file(folder / _WEIGHTS), module)
     result = set_peft_model_state_dict(adapted, state)
     # peft ignores weights whose names do not match
     unused = [key for key in result.unexpected_keys if "lm_head" not in key]
@@ -75,29 +71,28 @@ def merge(module: nn.Module, adapter: Adapter) -> nn.Module:
     if unused or absent or not state:
         example = (unused or absent or ["no weights"])[0]
         raise ModelError(
-            f"the adapter {folder} does not fit {type(module).__name__}: {len(unused)} of its "
-            f"{len(state)} weights have no place and {len(absent)} places have no weights (e.g. "
-            f"{example}). Check that it was trained on this model."
+            f"{misfit}: {len(unused)} of its {len(state)} weights have no place and {len(absent)} "
+            f"places have no weights (e.g. {example}). Check that it was trained on this model."
         )
     if not hasattr(adapted, "merge_and_unload"):
         raise ModelError(
             f"the adapter {folder} ({config.peft_type}) cannot be merged into the weights."
         )
-    merged = adapted.merge_and_unload()
+    merged: nn.Module = adapted.merge_and_unload()
     if hasattr(merged, "peft_config"):
         del merged.peft_config
     return merged
 
 
-def _fit(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+def _rename(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
     """Return the weights under the base model's names: those of adapters trained under a head have
     one more level (`model.` or the like)."""
     level = getattr(module, "base_model_prefix", "") or "model"
     children = {name for name, _ in module.named_children()}
-    fitted = {}
+    renamed = {}
     for key, value in state.items():
         name = key.removeprefix(_PREFIX)
         if level not in children:
             name = name.removeprefix(f"{level}.")
-        fitted[_PREFIX + name] = value
-    return fitted
+        renamed[_PREFIX + name] = value
+    return renamed

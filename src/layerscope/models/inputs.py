@@ -123,9 +123,9 @@ class ItemReader(AbstractContextManager["ItemReader"]):
         """True if the first token stands for the whole item."""
         return False
 
-    def facts(self, part: Part) -> dict[str, Any]:
+    def facts(self, survey: Part) -> dict[str, Any]:
         """Return facts about items that have been surveyed."""
-        return {"max_length": self.max_length, "truncated": int(part.truncated.sum())}
+        return {"max_length": self.max_length, "truncated": int(survey.truncated.sum())}
 
     def warnings(self) -> list[str]:
         """Return what a reader of the results must know about how the items are read."""
@@ -197,10 +197,10 @@ class TextReader(ItemReader):
         by its text."""
         texts, _ = cut_by_characters(self._texts(numbers), self.max_length)
         if self._pool is None:
-            made = make_views(texts, views.count, views.seed, views.augmenter)
+            views_of_texts = make_views(texts, views.count, views.seed, views.augmenter)
         else:
-            made = self._pool.make(texts)
-        flat = [view for several in made for view in several]
+            views_of_texts = self._pool.make(texts)
+        flat = [view for several in views_of_texts for view in several]
         ids: list[Row] = list(self.model.tokenize(flat, self.max_length).ids)
         empty = [i for i, row in enumerate(ids) if not len(row)]
         for i in empty:
@@ -216,8 +216,8 @@ class TextReader(ItemReader):
     def has_class_token(self) -> bool:
         return bool(self.model.has_class_token)
 
-    def facts(self, part: Part) -> dict[str, Any]:
-        return {**super().facts(part), "tokens": "all, special tokens included"}
+    def facts(self, survey: Part) -> dict[str, Any]:
+        return {**super().facts(survey), "tokens": "all, special tokens included"}
 
     def warnings(self) -> list[str]:
         limit = self.model.max_length

@@ -57,10 +57,16 @@ def load(
     """
     if not isinstance(spec, str | Path):
         raise ModelError(
-            f"load takes a name, a folder or a file, not {type(spec).__name__}: a model in memory goes to wrap()."
+            f"load takes a name, a folder or a file, not {type(spec).__name__}: a model in memory "
+            "goes to wrap()."
         )
     # Every option is checked before any weight is read.
-    precision = pick_dtype(dtype)
+    options: dict[str, Any] = {
+        "dtype": pick_dtype(dtype),
+        "trust_remote_code": trust_remote_code,
+        "attn_implementation": attn_implementation,
+        "device_map": device_map,
+    }
     if family is not None:
         family_for(nn.Identity(), family)
     if device_map is not None:
@@ -80,24 +86,20 @@ def load(
     if source.gguf is not None:
         require("gguf")
     files = {path: file_state(path) for path in source.weights}
-
-    options: dict[str, Any] = {"dtype": precision, "trust_remote_code": trust_remote_code}
-    if device_map is not None:
-        options["device_map"] = device_map
-    if attn_implementation is not None:
-        options["attn_implementation"] = attn_implementation
     declared = _family_of(source)
     if attention is not None and not declared.attentions:
         raise ModelError(
             f"attention={attention!r} cannot be chosen: {source.name} is read as it was trained."
         )
-    module, preparation = declared.read(source, options)
+
+    chosen = {name: value for name, value in options.items() if value is not None}
+    module, preparation = declared.read(source, chosen)
     if attention is not None:
         declared.choose_attention(module, attention)
     for adapter in located:
         module = adapting.merge(module, adapter)
     if target is not None:
-        module = settle_bfloat16(module.to(target), precision, source.name)
+        module = settle_bfloat16(module.to(target), options["dtype"], source.name)
     module.eval().requires_grad_(False)
     if bidirectional:
         make_bidirectional(module, family_for(module, family))
@@ -152,13 +154,13 @@ def open_model(model: Any, tokenizer: Any, model_options: dict[str, Any]) -> Loa
     return wrap(model, tokenizer, family=model_options.get("family"))
 
 
-def kind_read_by(model: Any, model_options: Mapping[str, Any] | None = None) -> str:
+def kind_read_by(model: Any, model_options: Mapping[str, Any]) -> str:
     """Return the kind of items that a model reads (`texts`, …), without loading it."""
     if isinstance(model, LoadedModel):
         return model.kind
     if not isinstance(model, (str, Path)):
         return "texts"
-    return _family_of(find_source(model, model_options or {})).kind
+    return _family_of(find_source(model, model_options)).kind
 
 
 def _family_of(source: Source) -> Family:
@@ -166,24 +168,22 @@ def _family_of(source: Source) -> Family:
     return declared_family({} if source.gguf is not None else read_config(source.path))
 
 
-def _check_remote_code(source: Source, trusted: bool) -> None:
+def _check_remote_code(source: Source) -> None:
     """Refuse a model whose architecture exists only as Python files beside it."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    if source.gguf is not None or trusted:
-        return
     path, config = source.path, read_config(source.path)
     model_type = config.get("model_type")
     if model_type in CONFIG_MAPPING or declared_family(config).has_own_classes:
         return
     if config.get("auto_map"):
         raise ModelError(
-            f"{path} needs its own Python code to load (model type {model_type!r}), and running it was not allowed. "
-            "Read the code, then pass trust_remote_code=True if you trust it."
+            f"{path} needs its own Python code to load (model type {model_type!r}), and running it "
+            "was not allowed. Read the code, then pass trust_remote_code=True if you trust it."
         )
     raise ModelError(
-        f"{path}/config.json has the model type {model_type!r}, which the installed transformers does not know. "
-        "A newer transformers may."
+        f"{path}/config.json has the model type {model_type!r}, which the installed transformers "
+        "does not know. A newer transformers may."
     )
 
 
@@ -192,7 +192,8 @@ def find_source(spec: str | Path, model_options: Mapping[str, Any]) -> Source:
     names = ("revision", "allow_pickle", "trust_remote_code")
     options = {name: model_options[name] for name in names if model_options.get(name)}
     source = resolve(spec, **options)
-    _check_remote_code(source, bool(options.get("trust_remote_code")))
+    if source.gguf is None and not options.get("trust_remote_code"):
+        _check_remote_code(source)
     return source
 
 
@@ -213,13 +214,15 @@ def make_bidirectional(module: nn.Module, family: Family) -> None:
         )
     config.is_causal = False
     # Attention without a mask asks its own module whether it is causal.
-    for part in module.modules():
-        if isinstance(getattr(part, "is_causal", None), bool):
-            part.is_causal = False  # type: ignore[assignment]
+    submodule: Any
+    for submodule in module.modules():
+        if isinstance(getattr(submodule, "is_causal", None), bool):
+            submodule.is_causal = False
     if not family.sees_ahead(module):
         raise ModelError(
-            f"bidirectional=True has no effect on {type(module).__name__} (model type {config.model_type!r}): the "
-            "first token's state still does not depend on later tokens. Load it without bidirectional."
+            f"bidirectional=True has no effect on {type(module).__name__} (model type "
+            f"{config.model_type!r}): the first token's state still does not depend on later "
+            "tokens. Load it without bidirectional."
         )
 
 

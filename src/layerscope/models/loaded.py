@@ -139,7 +139,7 @@ class LoadedModel:
         return self.tokenizer
 
     def own_identity(self) -> dict[str, Any]:
-        """Return the part of the identity that only models of its kind have."""
+        """Return the submodule of the identity that only models of its kind have."""
         return {}
 
     @cached_property
@@ -325,10 +325,10 @@ def positions_pad(module: nn.Module) -> int | None:
     They make positions from the token ids, skipping that id and starting after it: they must be
     padded with it.
     """
-    for name, part in module.named_modules():
-        is_table = name.endswith("position_embeddings") and isinstance(part, nn.Embedding)
-        if is_table and part.padding_idx is not None:
-            return int(part.padding_idx)
+    for name, submodule in module.named_modules():
+        is_table = name.endswith("position_embeddings") and isinstance(submodule, nn.Embedding)
+        if is_table and submodule.padding_idx is not None:
+            return int(submodule.padding_idx)
     return None
 
 

@@ -17,29 +17,29 @@ from layerscope.errors import ModelError
 
 
 def forward_parameters(module: nn.Module) -> set[str]:
-    """The names that `module.forward` takes by name (a catch-all `**kwargs` does not count as
-    taking them)."""
+    """Return the names that `module.forward` takes by name; a catch-all `**kwargs` counts for
+    none."""
     return set(inspect.signature(module.forward).parameters)
 
 
 def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, cache: Any = None) -> Any:
-    """One forward pass, passing only what the model takes. `cache` holds keys and values of tokens
-    before these."""
+    """Run one forward pass, passing only what the model takes. `cache` holds keys and values of
+    tokens before these."""
     names = forward_parameters(module)
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     if mask is not None and "attention_mask" in names:
-        given["attention_mask"] = mask
+        inputs["attention_mask"] = mask
     if "use_cache" in names:
-        given["use_cache"] = cache is not None
+        inputs["use_cache"] = cache is not None
     if cache is not None:
-        given["past_key_values"] = cache
+        inputs["past_key_values"] = cache
     gpu = accelerator.on(ids.device)
     with torch.inference_mode(), nullcontext() if gpu is None else gpu.fast_passes(module):
-        return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
+        return module(input_ids=ids, **inputs) if "input_ids" in names else module(ids, **inputs)
 
 
 def first(output: Any) -> Any:
-    """The tensor of an output that may be a tensor, a tuple or a model output."""
+    """Return the tensor of an output that may be a tensor, a tuple or a model output."""
     if isinstance(output, Tensor):
         return output
     if hasattr(output, "last_hidden_state"):
@@ -48,18 +48,17 @@ def first(output: Any) -> Any:
 
 
 def sample(module: nn.Module, length: int = 5) -> Tensor:
-    """A few valid token ids on the device where inputs go, never the padding id."""
+    """Return a few valid token ids on the device of the input, never the padding id."""
     config = getattr(module, "config", None)
     size = int(getattr(config, "vocab_size", None) or 16)
     pad = getattr(config, "pad_token_id", None)
     usable = [i for i in range(min(size, length + 8)) if i != pad]
-    return torch.tensor(
-        [[usable[i % len(usable)] for i in range(length)]], device=input_device(module)
-    )
+    ids = [usable[i % len(usable)] for i in range(length)]
+    return torch.tensor([ids], device=input_device(module))
 
 
 def input_device(module: nn.Module) -> torch.device:
-    """Where token ids go: the device of the input embeddings."""
+    """Return the device of the token ids: that of the input embeddings."""
     get = getattr(module, "get_input_embeddings", None)
     if get is not None:
         try:
@@ -70,13 +69,13 @@ def input_device(module: nn.Module) -> torch.device:
 
 
 def weights_dtype(module: nn.Module) -> torch.dtype:
-    """What a model computes in: the type of its first weight."""
+    """Return the type of a model's first weight, in which it computes."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
 
 def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) -> bool:
-    """Whether the last token changes the first token's state, with and without padding after the
-    text."""
+    """Return whether the last token changes the first token's state, with and without padding
+    after the text."""
     ids = sample(module)
     other = ids.clone()
     other[0, -1] = ids[0, 0]
@@ -101,11 +100,12 @@ def find_shortcuts(module: nn.Module) -> None:
 
 
 def unwrap(module: Any) -> nn.Module:
-    """The text model without a head: inside a sentence-transformers model, an adapter, a head or a
-    multimodal model."""
+    """Return the text model without a head: inside a sentence-transformers model, an adapter, a
+    head or a multimodal model."""
     if not isinstance(module, nn.Module):
         raise ModelError(
-            f"wrap takes a torch module, not {type(module).__name__}. For a name or a folder use load()."
+            f"wrap takes a torch module, not {type(module).__name__}. For a name or a folder use "
+            "load()."
         )
     inner: Any = _sentence_transformer(module)
     if hasattr(inner, "peft_config") and hasattr(inner, "get_base_model"):
@@ -114,44 +114,47 @@ def unwrap(module: Any) -> nn.Module:
     inner = base if isinstance(base, nn.Module) else inner
     config = getattr(inner, "config", None)
     if getattr(config, "is_encoder_decoder", False) and hasattr(inner, "get_encoder"):
-        encoder = inner.get_encoder()
-        return encoder if isinstance(encoder, nn.Module) else inner
-    # Two models trained side by side: the one of images is the one whose layers are read.
-    if isinstance(getattr(inner, "vision_model", None), nn.Module) and isinstance(
-        getattr(inner, "text_model", None), nn.Module
-    ):
-        return inner.vision_model
-    # A multimodal model keeps its text model as the decoder.
-    if getattr(config, "text_config", None) is not None and hasattr(inner, "get_decoder"):
-        decoder = inner.get_decoder()
-        return decoder if isinstance(decoder, nn.Module) else inner
-    return inner
+        text_model = inner.get_encoder()
+    elif _has_module(inner, "vision_model") and _has_module(inner, "text_model"):
+        # Two models trained side by side: the one of images is the one whose layers are read.
+        text_model = inner.vision_model
+    elif getattr(config, "text_config", None) is not None and hasattr(inner, "get_decoder"):
+        text_model = inner.get_decoder()  # a multimodal model keeps its text model as the decoder
+    else:
+        text_model = inner
+    return text_model if isinstance(text_model, nn.Module) else inner
+
+
+def _has_module(module: Any, name: str) -> bool:
+    return isinstance(getattr(module, name, None), nn.Module)
 
 
 def _sentence_transformer(module: nn.Module) -> nn.Module:
-    """The transformer inside a sentence-transformers model (a sequence of modules whose first holds
-    it)."""
-    first = next(iter(module.children()), None)
-    if not isinstance(module, nn.Sequential) or first is None:
+    """Return the transformer inside a sentence-transformers model, a sequence of modules whose
+    first holds it."""
+    first_part = next(iter(module.children()), None)
+    if not isinstance(module, nn.Sequential) or first_part is None:
         return module
     for name in ("auto_model", "model"):
-        inner = getattr(first, name, None)
+        inner = getattr(first_part, name, None)
         if isinstance(inner, nn.Module) and hasattr(inner, "config"):
             return inner
     return module
 
 
 def inner_tokenizer(module: Any, tokenizer: Any) -> Any:
-    """The tokenizer given, or the one a sentence-transformers model carries."""
+    """Return the given tokenizer, or the one that a sentence-transformers model carries."""
     return tokenizer if tokenizer is not None else getattr(module, "tokenizer", None)
 
 
 def is_untrained(module: nn.Module) -> bool:
-    """Whether a model's weights are as before any training: every scale of its norms is the same
-    number. False without norms."""
+    """Return whether a model's weights are as before any training: every scale of its norms is the
+    same number. False without norms."""
     scales = [
-        one
-        for name, one in module.named_parameters()
-        if one.ndim == 1 and re.search(r"norm(?!.*bias)|ln_[1f]\.weight$", name, re.IGNORECASE)
+        weight
+        for name, weight in module.named_parameters()
+        if weight.ndim == 1 and re.search(r"norm(?!.*bias)|ln_[1f]\.weight$", name, re.IGNORECASE)
     ]
-    return bool(scales) and not any(one.is_meta or bool((one != one[0]).any()) for one in scales)
+    return bool(scales) and not any(
+        weight.is_meta or bool((weight != weight[0]).any()) for weight in scales
+    )

@@ -1,4 +1,4 @@
-"""What transformers makes of a model's files: complete, or refused."""
+"""A model's files as transformers reads them: complete, or refused."""
 
 from __future__ import annotations
 
@@ -21,45 +21,46 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.js
 
 def read_pretrained(
     source: Source,
-    known: Any,
+    model_class: Any,
     options: dict[str, Any],
     unread: str,
-    beside: Callable[[], Any] = lambda: None,
+    read_beside: Callable[[], Any] = lambda: None,
     whole: bool = False,
 ) -> tuple[Any, Any]:
-    """The model of transformers' class `known` in a source's files, and what `beside` reads there,
-    such as a tokenizer.
+    """Return the model of a class of transformers in a source's files, and what `read_beside`
+    reads there, such as a tokenizer.
 
     Weights that match `unread` may be missing: they pool the last layer, or are for training.
     With `whole`, every weight in the files must have a place.
     """
     weights = {"gguf_file": source.gguf} if source.gguf else {"use_safetensors": not source.pickled}
+    # The files are on this machine by now: nothing may reach for the network.
+    settings = {"local_files_only": True, "output_loading_info": True, **weights, **options}
     try:
         with quiet(bars=source.gguf is not None):
-            # The files are on this machine by now: nothing may reach for the network behind the
-            # user's back.
-            given = {"local_files_only": True, **weights, **options}
-            module, info = known.from_pretrained(source.path, output_loading_info=True, **given)
-            other = beside()
+            module, info = model_class.from_pretrained(source.path, **settings)
+            preparation = read_beside()
     except LayerscopeError:
         raise
     except Exception as error:
         raise ModelError(
             f"{source.name} could not be loaded from {source.path}: {one_line(str(error))}"
         ) from error
-    missing = sorted(key for key in info.get("missing_keys", ()) if not re.search(unread, key))
-    if missing:
+    class_name = type(module).__name__
+    absent = sorted(key for key in info["missing_keys"] if not re.search(unread, key))
+    if absent:
         raise ModelError(
-            f"the checkpoint of {source.name} lacks {len(missing)} weights of {type(module).__name__} (e.g. {missing[0]}), which "
-            "would be left random. The files are incomplete or belong to another architecture."
+            f"the checkpoint of {source.name} lacks {len(absent)} weights of {class_name} (e.g. "
+            f"{absent[0]}), which would be left random. The files are incomplete or belong to "
+            "another architecture."
         )
-    extra = sorted(info.get("unexpected_keys", ())) if whole else []
+    extra = sorted(info["unexpected_keys"]) if whole else []
     if extra:
         raise ModelError(
-            f"{len(extra)} weights in {source.path} have no place in the {type(module).__name__} that its config.json describes "
-            f"(e.g. {extra[0]}). The files do not belong together."
+            f"{len(extra)} weights in {source.path} have no place in the {class_name} that its "
+            f"config.json describes (e.g. {extra[0]}). The files do not belong together."
         )
-    return module, other
+    return module, preparation
 
 
 def check_input(module: nn.Module, kind: str) -> None:
@@ -70,16 +71,19 @@ def check_input(module: nn.Module, kind: str) -> None:
 
 
 def read_text_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module, Any]:
-    """The base model and the tokenizer from files."""
+    """Return the base model and the tokenizer from files."""
     from transformers import AutoModel, AutoTokenizer
 
-    extra = {"gguf_file": source.gguf} if source.gguf else {}
-    trusted = bool(options.get("trust_remote_code"))
-    tokenizer_options = {"local_files_only": True, "trust_remote_code": trusted, **extra}
     if _lacks_tokenizer(source):
         raise ModelError(
             f"{source.name} has no tokenizer but a {_PREPROCESSOR}: {missing('media')}"
         )
+    tokenizer_options: dict[str, Any] = {
+        "local_files_only": True,
+        "trust_remote_code": bool(options.get("trust_remote_code")),
+    }
+    if source.gguf:
+        tokenizer_options["gguf_file"] = source.gguf
     without_advice()
     loaded, tokenizer = read_pretrained(
         source,
@@ -88,9 +92,9 @@ def read_text_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module,
         r"^pooler\.",
         lambda: AutoTokenizer.from_pretrained(source.path, **tokenizer_options),
     )
-    module = unwrap(loaded)
+    module: Any = unwrap(loaded)
     if isinstance(getattr(module, "pooler", None), nn.Module):
-        setattr(module, "pooler", None)  # noqa: B010 - the type of a module's attribute is not known; it reads the last layer only, and is often not in the checkpoint
+        module.pooler = None  # it reads the last layer only, and is often not in the checkpoint
     return module, tokenizer
 
 

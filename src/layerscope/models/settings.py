@@ -21,6 +21,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
+DEVICES = ("cpu", "cuda", "mps")
 
 
 def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
@@ -33,30 +34,29 @@ def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
 
 def pick_device(device: str | torch.device | None) -> torch.device:
     """Return the device that is named, or by default a GPU if there is one, else the CPU."""
-    available = ["cpu"]
-    if torch.cuda.is_available():
-        available.append("cuda")
-    if torch.backends.mps.is_available():
-        available.append("mps")
     if device is None:
-        return torch.device("cuda" if "cuda" in available else "cpu")
-    kinds = ("cpu", "cuda", "mps")
-    if str(device).split(":")[0] not in kinds:
-        raise UnknownNameError("device", str(device), kinds, "A GPU may be numbered: cuda:1.")
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if str(device).split(":")[0] not in DEVICES:
+        raise UnknownNameError("device", str(device), DEVICES, "A GPU may be numbered: cuda:1.")
+    counts = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }
+    usable = ", ".join(name for name, count in counts.items() if count)
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise ModelError(
-            f"{str(device)!r} is not a device: {error}. Usable here: {', '.join(available)}."
+            f"{str(device)!r} is not a device: {error}. Usable here: {usable}."
         ) from error
-    if chosen.type not in available:
+    if not counts[chosen.type]:
         raise ModelError(
-            f"device {str(device)!r} is not available on this machine. Usable here: "
-            f"{', '.join(available)}."
+            f"device {str(device)!r} is not available on this machine. Usable here: {usable}."
         )
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+    if (chosen.index or 0) >= counts[chosen.type]:
         raise ModelError(
-            f"device {str(device)!r} does not exist: this machine has {torch.cuda.device_count()} "
+            f"device {str(device)!r} does not exist: this machine has {counts[chosen.type]} "
             "GPUs, numbered from 0."
         )
     return chosen
@@ -111,10 +111,10 @@ def quiet(bars: bool = False) -> Iterator[None]:
     level, shown = hf.get_verbosity(), hf.is_progress_bar_enabled()
     hf.set_verbosity_error()
     hf.disable_progress_bar()
+    silence: AbstractContextManager[object] = nullcontext()
+    if bars:
+        silence = redirect_stderr(io.StringIO())
     try:
-        silence: AbstractContextManager[object] = (
-            redirect_stderr(io.StringIO()) if bars else nullcontext()
-        )
         with warnings.catch_warnings(), silence:
             warnings.simplefilter("ignore")
             yield
@@ -124,13 +124,7 @@ def quiet(bars: bool = False) -> Iterator[None]:
             hf.enable_progress_bar()
 
 
-def _is_no_advice(record: logging.LogRecord) -> bool:
-    return "is falling back to its reference PyTorch implementation" not in record.getMessage()
-
-
 def without_advice() -> None:
     """Keep transformers' advice on kernels for state-space models out of the terminal, where it
     would break a progress bar."""
-    logging.getLogger("transformers.integrations.hub_kernels").addFilter(
-        _is_no_advice
-    )  # of which there is one
+    logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)

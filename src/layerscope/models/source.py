@@ -1,5 +1,5 @@
-"""The files of a model on this machine, from a name, a folder, a GGUF file or a hub id; and the
-fingerprints of its weights and settings."""
+"""The files of a model on this machine, from a short name, a folder, a GGUF file or a hub id; and
+the fingerprints of its weights and settings."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
-from layerscope.catalogue import MODEL_FORMS, is_offline
-from layerscope.core.files import exists, is_plain_name
-from layerscope.core.fingerprints import file_sha256
-from layerscope.core.json import read_json
+from layerscope.catalogue import MODEL_FORMS, Catalogue, Entry, is_offline
+from layerscope.core.files import exists, file_sha256, is_plain_name, read_json
 from layerscope.core.runs import MANIFEST, MARKER
 from layerscope.data.hub import hub_explained
 from layerscope.errors import (
@@ -29,9 +27,8 @@ from layerscope.errors import (
     one_line,
 )
 from layerscope.extras import check_zoo, zoo_hint
-from layerscope.models.catalogue import catalogue
 
-__all__ = ["check_name", "files_sha256", "resolve"]
+__all__ = ["MODELS", "ModelEntry", "check_name", "files_sha256", "resolve"]
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
@@ -55,10 +52,37 @@ _NOT_SETTINGS = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry(Entry):
+    """A model with a short name, which another package registers with an entry point of the group
+    `layerscope.models`. `summary` says how it was trained or stored."""
+
+    kind: ClassVar[str] = "model"
+    shelf: ClassVar[str] = "models"
+
+    title: str
+    parameters: int
+    blocks: int
+    width: int
+    quantization: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts for the marker of its folder."""
+        return {**super().facts(), "title": self.title, "quantization": self.quantization}
+
+
+MODELS = Catalogue(ModelEntry, "layerscope.models")
+
+
+def catalogue() -> dict[str, ModelEntry]:
+    """Return every registered model by name."""
+    return MODELS.all()
+
+
 @dataclass(frozen=True)
 class Source:
     """A model's files on this machine. `path` is the folder to load from; `gguf` names the file of
-    a GGUF source."""
+    a GGUF source; `inside` is the folder that was named, which may hold `path`."""
 
     kind: Kind
     name: str
@@ -86,8 +110,7 @@ class Source:
         if self.pipeline is None:
             return False
         modules = read_json(self.pipeline / "modules.json", expect=list, error=ModelError)
-        types = [str(module.get("type", "")) for module in modules if isinstance(module, dict)]
-        return any(name.endswith(".Normalize") for name in types)
+        return any(str(module.get("type", "")).endswith(".Normalize") for module in modules)
 
     def exported(self) -> str | None:
         """Return what an export of layerscope was cut from, in words; None for anything else."""
@@ -95,10 +118,10 @@ class Source:
         base = facts.get("base")
         if facts.get("kind") not in ("export", "encoder") or not isinstance(base, dict):
             return None
-        part = f"read at layer {facts.get('layer')}"
+        cut = f"read at layer {facts.get('layer')}"
         if facts["kind"] == "encoder":
-            part = f"blocks {facts.get('blocks')}"
-        return one_line(f"{base.get('name')}, {part}")
+            cut = f"blocks {facts.get('blocks')}"
+        return one_line(f"{base.get('name')}, {cut}")
 
 
 def resolve(
@@ -110,21 +133,15 @@ def resolve(
 ) -> Source:
     """Find the files of a model, downloading them if that is allowed and needed."""
     text = str(spec)
-    if text in catalogue():
-        if revision is not None:
-            raise ModelError(
-                f"{text} is a catalogue model and has one version only: leave out "
-                f"revision={revision!r}."
-            )
-        return _catalogue_source(text)
     path = Path(text).expanduser()
-    if exists(path):
+    if text in catalogue() or exists(path):
         if revision is not None:
-            raise ModelError(
-                f"{text} is on this machine, where there are no revisions: leave out {revision!r}."
-            )
-        name = one_line(Path(os.path.abspath(path)).name)
-        return _local_source(path, name, "folder", allow_pickle)
+            raise ModelError(f"{text} has one version only: leave out revision={revision!r}.")
+        if text in catalogue():
+            return _catalogue_source(text)
+        return _local_source(
+            path, one_line(Path(os.path.abspath(path)).name), "folder", allow_pickle
+        )
     if text in HUB_IDS:
         try:
             return resolve(HUB_IDS[text], revision=revision)
@@ -209,9 +226,6 @@ def _local_source(
             )
         return _gguf_source(gguf_files[0], name, revision)
     config = read_config(path)
-    is_pickled = not weights
-    if is_pickled:
-        weights = _pickled_weights(path, allow_pickle)
     facts = _marker(path)
     quantized = config.get("quantization_config")
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
@@ -219,11 +233,11 @@ def _local_source(
         kind=kind,
         name=name,
         path=path,
-        weights=tuple(weights),
+        weights=tuple(weights or _pickled_weights(path, allow_pickle)),
         revision=revision,
         quantization=facts.get("quantization") or (method if isinstance(method, str) else None),
         license=facts.get("license"),
-        pickled=is_pickled,
+        pickled=not weights,
         inside=root,
     )
 
@@ -238,8 +252,7 @@ def _pickled_weights(path: Path, allow_pickle: bool) -> list[Path]:
     if not allow_pickle:
         raise ModelError(
             f"{path} holds pickled weights only ({weights[0].name}), and unpickling can run code. "
-            "Convert them to safetensors, or pass allow_pickle=True if you trust where they come "
-            "from."
+            "Convert them to safetensors, or pass allow_pickle=True if you trust their origin."
         )
     return weights
 
@@ -300,13 +313,8 @@ def hub_snapshot(
     """Return the local folder of a hub repository and its commit."""
     from huggingface_hub import snapshot_download
 
-    patterns = list(_FILES)
-    if pickles:
-        patterns.append("*.bin")
-    if code:
-        patterns.append("*.py")
-    shown = f"{repo}@{revision}" if revision else repo
-    with hub_explained("model", repo, revision, shown):
+    patterns = [*_FILES, *(["*.bin"] if pickles else []), *(["*.py"] if code else [])]
+    with hub_explained("model", repo, revision, f"{repo}@{revision}" if revision else repo):
         folder = snapshot_download(
             repo,
             revision=revision,

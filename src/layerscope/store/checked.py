@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from layerscope.core.json import CHECKSUM, checksum, matches_checksum, parse_json, read_json
+from layerscope.core.files import CHECKSUM, checksum, matches_checksum, parse_json, read_json
 from layerscope.errors import RunFolderError
 from layerscope.store import atomic
 

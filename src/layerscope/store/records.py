@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from layerscope.core.files import sha256_of
-from layerscope.core.json import read_json
+from layerscope.core.files import read_json, sha256_of
 from layerscope.core.runs import MANIFEST, MARKER
 from layerscope.errors import ExportError, LayerscopeError, RunFolderError
 from layerscope.store import atomic, checked

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerscope.core.json import read_json
+from layerscope.core.files import read_json
 from layerscope.errors import UnknownNameError
 from layerscope.extras import missing
 from layerscope.loggers import OnRows, send

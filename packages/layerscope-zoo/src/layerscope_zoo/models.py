@@ -11,7 +11,7 @@ from pathlib import Path
 from layerscope.catalogue import Installed
 from layerscope.core.runs import MARKER
 from layerscope.models import quiet
-from layerscope.models.catalogue import ModelEntry
+from layerscope.models.source import ModelEntry
 from layerscope_zoo.origins import Converted, File, PackageMember
 from layerscope_zoo.packages import Package, extract_folder
 

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from layerscope.core.files import is_plain_name
+from layerscope.core.files import is_plain_name, read_json
 from layerscope.core.heads import Head
-from layerscope.core.json import read_json
 from layerscope.core.poolings import POOLINGS
 from layerscope.errors import ExportError, LayerscopeError, one_line
 from layerscope.exporting.draft import Draft, Side

@@ -30,9 +30,9 @@ FAMILIES: Registry[Family] = Registry(
 
 
 def declared_family(config: Mapping[str, Any]) -> Family:
-    """Return the family that declares a config.json; the one that fits such models if none does."""
-    known = FAMILIES.all().values()
-    declaring = next((family for family in known if family.declares(config)), None)
+    """Return the family that declares a config.json; if none does, one that fits such models."""
+    families = FAMILIES.all().values()
+    declaring = next((family for family in families if family.declares(config)), None)
     return declaring or _fitting(config.get("model_type"))
 
 
@@ -44,12 +44,12 @@ def family_for(module: nn.Module, name: str | None = None) -> Family:
     model_type = getattr(getattr(module, "config", None), "model_type", None)
     if name not in (None, GENERIC):
         return FAMILIES.get(name)
-    known = () if name == GENERIC else FAMILIES.all().values()
-    declaring = next((family for family in known if model_type in family.model_types), None)
+    families = () if name == GENERIC else FAMILIES.all().values()
+    declaring = next((family for family in families if model_type in family.model_types), None)
     return declaring or _fitting(model_type, module)
 
 
 def _fitting(model_type: str | None, module: nn.Module | None = None) -> Family:
-    known = FAMILIES.all()
-    fitting = (family for family in known.values() if family.fits(model_type, module))
-    return next(fitting, known[GENERIC])
+    families = FAMILIES.all()
+    fitting = (family for family in families.values() if family.fits(model_type, module))
+    return next(fitting, families[GENERIC])

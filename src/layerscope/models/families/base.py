@@ -1,4 +1,4 @@
-"""What a model family declares, and how the declaration becomes an `Anatomy`."""
+"""Model families: a declaration of where a model keeps its parts, which becomes an `Anatomy`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Family:
-    """Where one family of architectures keeps its parts.
+    """A declaration of where one family of architectures keeps its parts.
 
     `taps` maps a sub-site to a path inside a block: `"self_attn"` reads that module's output, and
     `"post_attention_layernorm.input"` what goes into it; `"attention * lambda_1"` the output times
@@ -66,30 +66,21 @@ class Family:
 
     def resolve(self, module: nn.Module) -> Anatomy:
         """Find the declared parts in `module`."""
-        found = self._find(module, self.blocks)
-        if not isinstance(found, nn.ModuleList) or len(found) == 0:
-            raise ModelError(
-                f"{self._what(module)}: {self.blocks!r} is not a list of blocks. {_NEXT}"
-            )
+        block_list = self._find(module, self.blocks)
+        if not isinstance(block_list, nn.ModuleList) or len(block_list) == 0:
+            raise self._misfit(module, f"{self.blocks!r} is not a list of blocks")
         config = getattr(module, "config", None)
         # Some models run only the first `num_hidden_layers` of the blocks they hold.
-        count = getattr(config, "num_hidden_layers", None) or len(found)
-        blocks = list(found)[:count]
+        count = getattr(config, "num_hidden_layers", None) or len(block_list)
+        blocks = list(block_list)[:count]
         residual = self.residual(config) if callable(self.residual) else self.residual
         sites = dict(self.taps)
         if residual in ("parallel", "single"):
             sites.pop("mid", None)  # no such state exists there
         path = self.final_norm(config) if callable(self.final_norm) else self.final_norm
         norm = self._find(module, path) if path else None
-        return Anatomy(
-            family=self.name,
-            blocks=blocks,
-            final_norm=norm,
-            taps=[
-                {site: self._tap(block, path) for site, path in sites.items()} for block in blocks
-            ],
-            residual=residual,
-        )
+        taps = [{site: self._tap(block, path) for site, path in sites.items()} for block in blocks]
+        return Anatomy(self.name, blocks, norm, taps, residual)
 
     def read(self, source: Source, options: dict[str, Any]) -> tuple[nn.Module, Any]:
         """Read a model of this family from files, and what prepares its input: a tokenizer."""
@@ -114,7 +105,7 @@ class Family:
         return modules.sees_ahead(module)
 
     def _tap(self, block: nn.Module, path: str) -> Tap:
-        path, _, factor = (part.strip() for part in path.partition("*"))
+        path, _, factor = (piece.strip() for piece in path.partition("*"))
         if factor:  # a plain number where the block has no such parameter
             return Tap(self._find(block, path), "output", getattr(block, factor, None))
         if path.endswith(".input"):
@@ -128,15 +119,15 @@ class Family:
             except AttributeError:
                 continue
         children = ", ".join(name for name, _ in module.named_children()) or "no children"
-        raise ModelError(f"{self._what(module)}: it has no {path!r} (it has: {children}). {_NEXT}")
+        raise self._misfit(module, f"it has no {path!r} (it has: {children})")
 
-    def _what(self, module: nn.Module) -> str:
-        return f"{type(module).__name__} does not have the structure of family {self.name!r}"
+    def _misfit(self, module: nn.Module, reason: str) -> ModelError:
+        return ModelError(
+            f"{type(module).__name__} does not have the structure of family {self.name!r}: "
+            f'{reason}. Leave `family` out, or pass family="generic" to have the blocks looked for.'
+        )
 
 
 def pre_norm_taps(norm1: str, attn: str, norm2: str, mlp: str) -> dict[str, str]:
-    """The taps of a block that norms, attends, adds, norms, applies its MLP and adds."""
+    """Return the taps of a block that norms, attends, adds, norms, applies its MLP and adds."""
     return {"norm1": norm1, "attn": attn, "mid": f"{norm2}.input", "norm2": norm2, "mlp": mlp}
-
-
-_NEXT = 'Leave `family` out, or pass family="generic" to have the blocks looked for.'

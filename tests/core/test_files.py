@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from layerscope.core import fingerprints
-from layerscope.core.files import sha256_of
-from layerscope.core.fingerprints import file_sha256
+from layerscope.core import files
+from layerscope.core.files import file_sha256, sha256_of
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +28,14 @@ def weights(tmp_path: Path) -> Path:
 
 def again(path: Path) -> str:
     """Return the sha256 as another process would."""
-    fingerprints._remembered.cache_clear()
+    files._remembered.cache_clear()
     return file_sha256(path)
 
 
 def test_the_memo_saves_the_second_reading(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = again(weights)
     assert first == sha256_of(weights)
-    monkeypatch.setattr(fingerprints, "sha256_of", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr(files, "sha256_of", lambda path: pytest.fail("read again"))
     assert again(weights) == first
 
 
@@ -52,7 +51,7 @@ def test_a_changed_memo_is_not_trusted(weights: Path, cache: Path) -> None:
 def test_replaced_weights_in_the_same_state_are_noticed(
     weights: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprints, "_state", lambda path: (2**22, 0, 0, 0))
+    monkeypatch.setattr(files, "_state", lambda path: (2**22, 0, 0, 0))
     first = again(weights)
     weights.write_bytes(os.urandom(2**22))
     assert again(weights) == sha256_of(weights) != first
