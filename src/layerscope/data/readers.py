@@ -145,7 +145,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def find_codec(encoding: str | None) -> str:
-    """Return Python's name of an encoding; utf-8 if none is given."""
+    """Return Python's name of an encoding; default utf-8."""
     try:
         return codecs.lookup(encoding or "utf-8").name
     except LookupError as error:
