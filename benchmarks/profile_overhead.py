@@ -24,9 +24,9 @@ from common import make_parser
 
 from layerscope.capture import Batch, make_batch, plan_batches, token_budget
 from layerscope.data import load_corpus, make_views
-from layerscope.forward import choose_shard_size
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import profile
+from layerscope.profiling.plan import choose_shard_size
 
 WORDS = 130  # enough for 128 tokens
 

@@ -21,7 +21,6 @@ from tests.tiny import tiny_model
 from layerscope.capture import Reducer
 from layerscope.data import Corpus
 from layerscope.errors import DataError, NonFiniteStatesError
-from layerscope.forward import make_plan
 from layerscope.models import LoadedModel, inputs
 from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, ViewSettings
 from layerscope.profiling import encode
@@ -29,6 +28,7 @@ from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import EncodedShard, ProfileTask
 from layerscope.profiling.job import run_profile
+from layerscope.profiling.plan import make_plan
 from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import SiteEstimator, measure_sites
 from layerscope.progress import Silent

@@ -1,5 +1,4 @@
-"""Where a model keeps its parts, as modules, and which sites it therefore has. Nothing here knows
-names or files."""
+"""The modules of a model, and the sites that it therefore has. Nothing here knows names or files."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ class Anatomy:
 
 
 def expand_sites(patterns: Iterable[str] | None, anatomy: Anatomy) -> list[Site]:
-    """Sites from names and patterns, in the order in which a forward pass meets them.
+    """Return sites from names and patterns, in the order in which a forward pass meets them.
 
     >>> from torch import nn
     >>> model = Anatomy("toy", [nn.Identity(), nn.Identity()], None)
@@ -101,33 +100,31 @@ def _expand(pattern: str, anatomy: Anatomy, count: int) -> list[Site]:
         raise UnknownNameError(
             "site", pattern, valid, hint="A number in place of * means that block, counted from 0."
         )
-    which, part = match.groups()
-    if which != "*" and int(which) >= count:
+    number, name = match.groups()
+    if number != "*" and int(number) >= count:
         raise LayerscopeError(
             f"site {pattern!r}: this model has {count} blocks, block.0 to block.{count - 1}."
         )
-    blocks = range(count) if which == "*" else [int(which)]
-    if part is None:
+    blocks = range(count) if number == "*" else [int(number)]
+    if name is None:
         return [Site(f"block.{k}", k + 1, (k + 1) / count, block=k) for k in blocks]
-    known = _parts(anatomy)
-    if part != "*" and part not in known:
-        if part in PARTS:
-            why = {
-                "parallel": "its attention and MLP read the same input in parallel",
-                "single": "its blocks have a single branch, read as `attn`",
-            }.get(anatomy.residual, f"the {anatomy.family} family does not say where it is")
-            raise LayerscopeError(
-                f"site {pattern!r}: this model has no {part!r} state: {why}. Valid here: {', '.join(known)}."
-            )
-        raise UnknownNameError("part of a block", part, known or PARTS)
-    parts = known if part == "*" else [part]
+    present = [p for p in PARTS if any(p in taps for taps in anatomy.taps)]
+    if name != "*" and name not in present:
+        if name not in PARTS:
+            raise UnknownNameError("part of a block", name, present or PARTS)
+        reasons = {
+            "parallel": "its attention and MLP read the same input in parallel",
+            "single": "its blocks have a single branch, read as `attn`",
+        }
+        unknown = f"the {anatomy.family} family does not say where it is"
+        raise LayerscopeError(
+            f"site {pattern!r}: this model has no {name!r} state: "
+            f"{reasons.get(anatomy.residual, unknown)}. Valid here: {', '.join(present)}."
+        )
+    names = present if name == "*" else [name]
     return [
         Site(f"block.{k}.{p}", k + 1, (k + 0.5) / count, block=k, part=p)
         for k in blocks
-        for p in parts
+        for p in names
         if p in anatomy.taps[k]
     ]
-
-
-def _parts(anatomy: Anatomy) -> list[str]:
-    return [part for part in PARTS if any(part in taps for taps in anatomy.taps)]

@@ -23,9 +23,8 @@ GPU_TOKENS = 65536  # at least
 # 1,024 wide; of wider ones it is a few rounds. A batch is a whole number of rounds: the last one
 # takes as long with half of the tiles.
 _ROWS_PER_ROUND = 32
-_SHARE_OF_MEMORY = (
-    0.45  # of what is free on a GPU, for vectors that wait there: batches and metrics need the rest
-)
+# Of what is free on a GPU, for vectors that wait there: batches and metrics need the rest.
+_SHARE_OF_MEMORY = 0.45
 
 
 @dataclass(frozen=True)
@@ -56,20 +55,14 @@ def make_batch(
     """Pad token ids into one batch, on the right, which is exact for every family."""
     lengths = [len(row) for row in ids]
     width = max(lengths)
-    if min(lengths) == width:
-        return Batch(
-            to_device(torch.from_numpy(np.array(ids, dtype=np.int64)), device), None, lengths
-        )
     tokens = np.full((len(ids), width), pad_id, dtype=np.int64)
-    mask = np.zeros((len(ids), width), dtype=bool)
     for i, row in enumerate(ids):
         tokens[i, : len(row)] = row
-        mask[i, : len(row)] = True
-    return Batch(
-        to_device(torch.from_numpy(tokens), device),
-        to_device(torch.from_numpy(mask), device),
-        lengths,
-    )
+    there = to_device(torch.from_numpy(tokens), device)
+    if min(lengths) == width:
+        return Batch(there, None, lengths)
+    mask = torch.arange(width) < torch.tensor(lengths).unsqueeze(-1)
+    return Batch(there, to_device(mask, device), lengths)
 
 
 def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:
@@ -80,33 +73,30 @@ def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
+    limit = 0  # items of the batch that is filled
     for i in order:
-        longest = lengths[batches[-1][0]] if batches else 0
-        full = (
-            not batches
-            or (len(batches[-1]) + 1) * longest > tokens
-            or (most is not None and len(batches[-1]) >= most)
-        )
-        if full:
-            batches.append([i])
-        else:
+        if batches and len(batches[-1]) < limit:
             batches[-1].append(i)
+            continue
+        batches.append([i])
+        limit = tokens // max(1, lengths[i])
+        limit = limit if most is None else min(limit, most)
     return batches
 
 
 def token_budget(device: torch.device, width: int) -> int:
-    """Tokens per batch for a device: fixed on a CPU, from the free memory on a GPU."""
+    """Return the tokens of a batch on a device: fixed on a CPU, from the free memory on a GPU."""
     if device.type != "cuda":
         return CPU_TOKENS
     per_token = width * 64  # bytes: one block's activations are 26 in half precision, 52 in float32
     processors = int(torch.cuda.get_device_properties(device).multi_processor_count)
     in_round = _ROWS_PER_ROUND * processors
-    most = min(-(-GPU_TOKENS // in_round) * in_round, int(0.5 * free_memory(device) / per_token))
-    return max(512, most // in_round * in_round or most)
+    limit = min(-(-GPU_TOKENS // in_round) * in_round, int(0.5 * free_memory(device) / per_token))
+    return max(512, limit // in_round * in_round or limit)
 
 
 def fits_on_device(device: torch.device, vectors: int, width: int) -> bool:
-    """Whether so many vectors may stay on a GPU until more work is done."""
+    """Return True if so many vectors may stay on a GPU until more work is done."""
     return device.type == "cuda" and vectors * width * 4 <= _SHARE_OF_MEMORY * free_memory(device)
 
 
@@ -118,7 +108,7 @@ def release_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on any device."""
+    """Return True for an error that says that memory ran out, on any device."""
     if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
@@ -155,8 +145,9 @@ def run_batches(
                 ) from error
         release_memory()
         half = len(batch) // 2
-        tokens = max(1, half) * lengths[batch[0]]
-        rest = [i for group in queue for i in group]
-        again = plan_batches([lengths[i] for i in rest], tokens, most)
-        queue = deque([batch[:half], batch[half:], *([rest[j] for j in group] for group in again)])
+        tokens = half * lengths[batch[0]]
+        waiting = [i for later in queue for i in later]
+        planned = plan_batches([lengths[i] for i in waiting], tokens, most)
+        queue = deque([batch[:half], batch[half:]])
+        queue.extend([waiting[j] for j in numbers] for numbers in planned)
     return tokens

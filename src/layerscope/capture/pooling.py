@@ -108,8 +108,8 @@ def _pool(kind: _Kind, states: Tensor, span: Tensor, sink: Tensor | None) -> Ten
         return states[rows, span.shape[1] - 1 - span.flip(-1).to(torch.uint8).argmax(-1)].to(exact)
     if kind.without_sink and sink is not None:
         is_alone = span.sum(-1) == 1  # a span of the sink alone keeps it: there is nothing else
-        others = span.scatter(-1, sink.unsqueeze(-1), False)
-        span = torch.where(is_alone.unsqueeze(-1), span, others)
+        without = span.scatter(-1, sink.unsqueeze(-1), False)
+        span = torch.where(is_alone.unsqueeze(-1), span, without)
     if pooling.pool is not None:
         return pooling.pool(states, span).to(exact)
     assert pooling.weight is not None
@@ -135,6 +135,6 @@ def drop_sink(
     share = weight(np.maximum(sink, 0) + 1.0) + 0 * total
     whole = pooled.astype(np.float64)
     has_sink = (sink >= 0) & (tokens > 1)
-    rest = np.where(has_sink, total - share, 1.0)[:, None]
-    dropped = (whole * total[:, None] - sink_state * share[:, None]) / rest
+    remaining = np.where(has_sink, total - share, 1.0)[:, None]
+    dropped = (whole * total[:, None] - sink_state * share[:, None]) / remaining
     return np.where(has_sink[:, None], dropped, whole)

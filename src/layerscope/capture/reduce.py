@@ -97,8 +97,8 @@ class Reducer(Capture):
             for metric in metrics or ()
             if metric.measure is not None and metric.info.name not in TOGETHER
         ]
-        own = [field_of(m.info.name, sink) for m in self.measured for sink in m.info.sinks]
-        self.fields = (*TOKEN_FIELDS, *own)
+        fields = [field_of(m.info.name, sink) for m in self.measured for sink in m.info.sinks]
+        self.fields = (*TOKEN_FIELDS, *fields)
         gpu = None if device is None else accelerator.on(device)
         self.reduction: type[BatchReduction] = BatchReduction if gpu is None else gpu.reduction()
 
@@ -183,17 +183,19 @@ class BatchReduction:
         if len(raw) < _TEXTS_PER_THREAD * threads:
             threads = 1
         masks = [None] * threads if mask is None else mask.tensor_split(threads)
-        parts = [(*part, norm) for part in zip(raw.tensor_split(threads), masks, strict=True)]
+        shares = list(zip(raw.tensor_split(threads), masks, strict=True))
         if threads == 1:
-            done = [self.reduce_texts(*parts[0])]
+            reduced = [self.reduce_texts(raw, mask, norm)]
         else:
-            done = list(map_concurrently("states", lambda part: self.reduce_texts(*part), parts))
-        self.keep_mean(index, raw, mask, torch.cat([total for total, _ in done]))
+            reduced = list(
+                map_concurrently("states", lambda share: self.reduce_texts(*share, norm), shares)
+            )
+        self.keep_mean(index, raw, mask, torch.cat([total for total, _ in reduced]))
         check_finite(
             self.reducer.sites[index : index + 1], self.pooled[index].unsqueeze(0), raw.dtype
         )
         if self.token_level:
-            self.tokens[index] = torch.cat([fields for _, fields in done], dim=1)
+            self.tokens[index] = torch.cat([fields for _, fields in reduced], dim=1)
 
     def reduce_texts(
         self, raw: Tensor, mask: Tensor | None, norm: nn.Module | None
@@ -275,7 +277,7 @@ def stack_fields(
     mask: Tensor | None,
 ) -> Tensor:
     """Return the values of `TOKEN_FIELDS` (fields, texts); NaN where one was not asked for."""
-    first = 0 if mask is None else mask.to(torch.uint8).argmax(-1)
+    start = 0 if mask is None else mask.to(torch.uint8).argmax(-1)
     nothing = torch.full_like(ratio, torch.nan)
     return torch.stack(
         [
@@ -285,7 +287,7 @@ def stack_fields(
             prepared.curvature.get("drop", nothing),
             prepared.flat.double(),
             ratio,
-            (position - first).double(),
+            (position - start).double(),
         ]
     )
 

@@ -151,9 +151,9 @@ def mean_over_prompts(values: np.ndarray, width: int) -> Estimate:
     n = int(defined.sum())
     if n == 0:
         return Estimate(math.nan, 0, width, undefined=len(values))
-    known = values[defined]
-    mean = float(known.mean())
-    return Estimate(mean, n, width, (known - mean) / n, undefined=len(values) - n)
+    present = values[defined]
+    mean = float(present.mean())
+    return Estimate(mean, n, width, (present - mean) / n, undefined=len(values) - n)
 
 
 def normalized(raw: Estimate, normalization: Normalization) -> Estimate:

@@ -119,9 +119,9 @@ def two_way_effects(
     for _ in range(_ROUNDS):
         of_a = (centered - of_b[:, order]).mean(1)
         of_b = np.take_along_axis(centered - of_a[:, None], inverse[None], axis=2).mean(1)
-    rest = centered - of_a[:, None] - of_b[:, order]
+    residual = centered - of_a[:, None] - of_b[:, order]
     free = count * n - 2 * n - count + 2
-    return of_a, of_b, np.square(rest).sum((1, 2)) / free if free > 0 else np.zeros(sets)
+    return of_a, of_b, np.square(residual).sum((1, 2)) / free if free > 0 else np.zeros(sets)
 
 
 def _error_on_features(a: Tensor, b: Tensor, options: Options) -> float:

@@ -29,14 +29,15 @@ def info_nce(
     """
     n = a.shape[-2]
     z = a if one_way else torch.cat([a, b], dim=-2)
-    others = b if one_way else z
+    candidates = b if one_way else z
     losses = []
-    columns = torch.zeros_like(others[..., 0])
+    columns = torch.zeros_like(candidates[..., 0])
     for start in range(0, z.shape[-2], BLOCK):
         block = z[..., start : start + BLOCK, :]
-        here = torch.arange(start, start + block.shape[-2], device=z.device)
-        partner = here if one_way else (here + n) % (2 * n)
-        logits = block @ others.mT / temperature
+        partner = torch.arange(start, start + block.shape[-2], device=z.device)
+        if not one_way:
+            partner = (partner + n) % (2 * n)
+        logits = block @ candidates.mT / temperature
         partners = partner.unsqueeze(-1).expand(*logits.shape[:-1], 1)
         if not one_way:
             logits.diagonal(start, -2, -1).fill_(-math.inf)

@@ -60,13 +60,13 @@ class Scatter:
         folds = n_folds(self.n)
         factors: dict[int, _Factored | None] = {}
         for fold in range(folds):
-            left = self.n - len(range(fold, self.n, folds))
+            remaining = self.n - len(range(fold, self.n, folds))
             if not self.by_prompts:
                 yield self.whitened(fold)
                 continue
-            if left not in factors:
-                factors[left] = self._factored(left)
-            downdated = self._downdated(fold, left, factors[left])
+            if remaining not in factors:
+                factors[remaining] = self._factored(remaining)
+            downdated = self._downdated(fold, remaining, factors[remaining])
             yield self.whitened(fold) if downdated is None else downdated
 
     def _factored(self, n: int) -> _Factored | None:
@@ -89,22 +89,22 @@ class Scatter:
             return None
         factor, centers, gram = factored
         inner = _inner(self._fold(fold)) / math.sqrt(n * self.q)
-        own = torch.linalg.solve_triangular(factor, inner.mT, upper=False)
-        unit = torch.eye(len(inner), dtype=own.dtype, device=own.device)
-        rest, failed = torch.linalg.cholesky_ex(unit - own.mT @ own)
-        if int(failed) or not bool(rest.diagonal().square().min() > _LEAST_LEFT):
+        fold_half = torch.linalg.solve_triangular(factor, inner.mT, upper=False)
+        unit = torch.eye(len(inner), dtype=fold_half.dtype, device=fold_half.device)
+        root, failed = torch.linalg.cholesky_ex(unit - fold_half.mT @ fold_half)
+        if int(failed) or not bool(root.diagonal().square().min() > _LEAST_LEFT):
             return None
-        more = torch.linalg.solve_triangular(rest, own.mT @ centers, upper=False)
-        whole = torch.addmm(gram, more.mT, more)
+        across = torch.linalg.solve_triangular(root, fold_half.mT @ centers, upper=False)
+        whole = torch.addmm(gram, across.mT, across)
         away = self._is_in(fold)
         # the others' mean is −1/n times the sum of those left out: seen from there
         shift = whole[:, away].sum(1) / n
         moved = shift[~away]
-        left = whole[~away][:, ~away] + moved + moved.unsqueeze(1) + shift[away].sum() / n
-        spread = float(left.diagonal().max())
+        remaining = whole[~away][:, ~away] + moved + moved.unsqueeze(1) + shift[away].sum() / n
+        spread = float(remaining.diagonal().max())
         before = float(whole.diagonal().max())
-        sound = _LEAST_LEFT * before < spread < math.inf and bool(left.isfinite().all())
-        return left / n if sound else None
+        sound = _LEAST_LEFT * before < spread < math.inf and bool(remaining.isfinite().all())
+        return remaining / n if sound else None
 
     def whitened(self, without: int | None = None) -> Tensor | None:
         """Return Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, or a matrix with the same eigenvalues, of all prompts

@@ -24,9 +24,7 @@ class Options:
 
     alpha: float = 1.0
     rows: RowPreparation = "centered-unit"  # token states, for prompt entropy
-    pooled_rows: RowPreparation = (
-        "centered-unit"  # pooled vectors, for dataset entropy and the ranks
-    )
+    pooled_rows: RowPreparation = "centered-unit"  # for dataset entropy and the ranks
     view_rows: RowPreparation = "unit"  # pooled vectors of the views, for InfoNCE and DiME
     lidar_rows: RowPreparation = "raw"
     temperature: float = 0.1  # InfoNCE
@@ -36,9 +34,7 @@ class Options:
     seed: int = 0
     clamp_gram: bool = False  # negative Gram entries set to zero before the entropy
     curvature_absolute: bool = False  # |cos| instead of cos between successive differences
-    infonce_one_way: bool = (
-        False  # N x N logits from view 1 to view 2, instead of NT-Xent over both
-    )
+    infonce_one_way: bool = False  # N x N logits from view 1 to view 2, not NT-Xent over both
     dime_feature_side: bool = False  # D x D covariances when N > D
     group: int | None = None  # center pooled vectors inside groups of this many prompts
 
@@ -58,13 +54,13 @@ def zero_row_floor(norms: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def check_rows(rows: str) -> None:
-    """A ValueError unless it names a row preparation."""
+    """Raise a ValueError unless `rows` names a row preparation."""
     if rows not in ROW_PREPARATIONS:
         raise ValueError(f"rows must be one of {', '.join(ROW_PREPARATIONS)}, not {rows!r}")
 
 
 def prepare_rows(z: Tensor, rows: RowPreparation, mean: Tensor | None = None) -> Tensor:
-    """Rows of (..., N, D) as `rows` says; rows without a direction become zero.
+    """Return rows of (..., N, D) as `rows` says; rows without a direction become zero.
 
     `centered-unit` (subtract the mean row, then scale to length 1) follows Wei et al. 2024. `mean`
     overrides the mean row of this block, for data that comes in blocks.

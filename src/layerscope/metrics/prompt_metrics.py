@@ -115,9 +115,9 @@ def measure_sink_ratio(states: Tensor, mask: Tensor, options: Options) -> Tensor
 
 def measure_sink_first(states: Tensor, mask: Tensor, options: Options) -> Tensor:
     """Return 1 where the largest token is the first real one, else 0."""
-    first = mask.to(torch.uint8).argmax(-1)
-    share = (find_sink(states, mask).position == first).double()
-    return torch.where(mask.any(-1), share, torch.nan)
+    start = mask.to(torch.uint8).argmax(-1)
+    is_first = (find_sink(states, mask).position == start).double()
+    return torch.where(mask.any(-1), is_first, torch.nan)
 
 
 _CITATION = "Sun et al. 2024 (massive activations); Xiao et al. 2024 (attention sinks)"

@@ -77,7 +77,7 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
         requested = [names]
     else:
         requested = names
-    known = metrics()
+    by_name = metrics()
     expanded: list[str] = []
     for name in requested:
         if isinstance(name, Metric):
@@ -85,9 +85,9 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
         elif not isinstance(name, str):
             expanded.append(register(metric_of_function(name)).info.name)
         elif name == "all":
-            expanded += [n for n, metric in known.items() if metric.info.by_default]
+            expanded += [n for n, metric in by_name.items() if metric.info.by_default]
         elif name == "paper":
-            expanded += [n for n, metric in known.items() if metric.info.core]
+            expanded += [n for n, metric in by_name.items() if metric.info.core]
         else:
             expanded.append(get_metric(name).info.name)
     return list(dict.fromkeys(expanded))
@@ -106,9 +106,9 @@ def in_reading_order(names: Iterable[str]) -> list[str]:
 def main_metrics(names: Iterable[str] | None = None) -> list[str]:
     """Return the metrics among `names` (every known one if None) that are shown where there is no
     room for all, in reading order."""
-    known = REGISTRY.all()
-    ordered = in_reading_order(known if names is None else names)
-    return [name for name in ordered if name in known and known[name].info.main]
+    by_name = REGISTRY.all()
+    ordered = in_reading_order(by_name if names is None else names)
+    return [name for name in ordered if name in by_name and by_name[name].info.main]
 
 
 def metric_title(name: str, sink: str = "keep") -> str:
@@ -251,8 +251,8 @@ def _code_digest(function: FunctionType) -> str:
         return repr(thing) if is_plain else type(thing).__name__
 
     closed = [cell.cell_contents for cell in function.__closure__ or ()]
-    parts = [function.__code__, *(function.__defaults__ or ()), *closed]
-    return hashlib.sha256("|".join(map(describe, parts)).encode()).hexdigest()[:12]
+    pieces = [function.__code__, *(function.__defaults__ or ()), *closed]
+    return hashlib.sha256("|".join(map(describe, pieces)).encode()).hexdigest()[:12]
 
 
 def check_plugin(metric: Metric, options: Options) -> None:

@@ -13,7 +13,7 @@ matrices would take ten times as long.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -131,11 +131,16 @@ def fold_sums(site: SiteVectors, rows: RowPreparation) -> FoldSums:
 
 
 def fold_members(n: int, device: torch.device | str = "cpu") -> list[Tensor]:
-    """Return which of n prompts are in which fold (folds, size): at most two sizes, each
+    """Return the prompts, of n, that are in each fold (folds, size): at most two sizes, each
     stacked."""
     folds = n_folds(n)
     members = [torch.arange(k, n, folds, device=device) for k in range(folds)]
-    return [torch.stack(list(same)) for _, same in groupby(members, key=len)]
+    return stack_by_size(members)
+
+
+def stack_by_size(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return consecutive tensors of the same length as one tensor each."""
+    return [torch.stack(list(group)) for _, group in groupby(tensors, key=len)]
 
 
 def gram_matrix(vectors: Tensor, rows: RowPreparation) -> Tensor:
@@ -149,17 +154,11 @@ def pooled_spectrum(vectors: Tensor, rows: RowPreparation, clamp: bool) -> Spect
     fold. `clamp` sets negative entries of the matrices to zero."""
     if not len(vectors):
         raise ValueError("a spectrum needs one pooled vector at least")
-    matrices = (
-        fold_grams(vectors, rows)
-        if len(vectors) <= vectors.shape[1]
-        else (fold_scatters(vectors, rows))
-    )
-    spectra = [
-        eigvalsh(matrix.clamp(min=0) if clamp else matrix).clamp(min=0) for matrix in matrices
-    ]
-    return Spectrum(
-        spectra[0], [torch.stack(list(same)) for _, same in groupby(spectra[1:], key=len)]
-    )
+    make = fold_grams if len(vectors) <= vectors.shape[1] else fold_scatters
+    spectra = []
+    for matrix in make(vectors, rows):
+        spectra.append(eigvalsh(matrix.clamp(min=0) if clamp else matrix).clamp(min=0))
+    return Spectrum(spectra[0], stack_by_size(spectra[1:]))
 
 
 def fold_grams(vectors: Tensor, rows: RowPreparation) -> Iterator[Tensor]:
@@ -169,8 +168,8 @@ def fold_grams(vectors: Tensor, rows: RowPreparation) -> Iterator[Tensor]:
     folds = n_folds(len(gram))
     fold_of = torch.arange(len(gram), device=gram.device) % max(1, folds)
     for fold in range(folds):
-        rest = (fold_of != fold).nonzero()[:, 0]
-        yield gram[rest.unsqueeze(-1), rest]
+        stay = (fold_of != fold).nonzero()[:, 0]
+        yield gram[stay.unsqueeze(-1), stay]
 
 
 def fold_scatters(vectors: Tensor, rows: RowPreparation) -> Iterator[Tensor]:
@@ -231,11 +230,11 @@ def entropies_without_each(grams: Tensor, alpha: float) -> Tensor:
         diagonal = grams.diagonal(dim1=-2, dim2=-1)
         squares = grams.square().sum(-1)
         trace = diagonal.sum(-1, keepdim=True) - diagonal
-        left = squares.sum(-1, keepdim=True) - 2 * squares + diagonal.square()
-        return -torch.log(left / trace.square())
+        remaining = squares.sum(-1, keepdim=True) - 2 * squares + diagonal.square()
+        return -torch.log(remaining / trace.square())
     if n < FEWEST:
-        others = ~torch.eye(n, dtype=torch.bool, device=grams.device)
-        rows = torch.arange(n, device=grams.device).expand(n, n)[others].view(n, n - 1)
+        is_other = ~torch.eye(n, dtype=torch.bool, device=grams.device)
+        rows = torch.arange(n, device=grams.device).expand(n, n)[is_other].view(n, n - 1)
         smaller = [gram[rows.unsqueeze(-1), rows.unsqueeze(1)] for gram in grams]
         return torch.stack([gram_entropy(matrices, alpha) for matrices in smaller])
     if alpha == 1:
@@ -244,6 +243,6 @@ def entropies_without_each(grams: Tensor, alpha: float) -> Tensor:
     entropies = []
     for gram in grams:
         values, vectors = torch.linalg.eigh(gram)
-        left = values.clamp(min=0) * (1 - vectors.square())
-        entropies.append(spectrum_entropy(left, alpha))
+        remaining = values.clamp(min=0) * (1 - vectors.square())
+        entropies.append(spectrum_entropy(remaining, alpha))
     return torch.stack(entropies)

@@ -40,7 +40,7 @@ __all__ = [
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
-# Units of rounding in a Gram matrix's entries: what is smaller than that many is noise.
+# Units of rounding in a Gram matrix: less is noise.
 _PRODUCT_UNITS = 45
 
 FLAT = "flat_differences"
@@ -215,9 +215,16 @@ def prepare_tokens(
         }
         return _prepared(matrices, bends, masks["keep"])
     centered, norms = center_tokens(states, mask, sink, total, dtype)
-    asked = {"entropy": entropy and not matrices, "curvature": curvature}
-    gram = centered @ centered.mT
-    prepared = measures_of_gram(gram, norms, states.dtype, mask, masks, options, **asked)
+    prepared = measures_of_gram(
+        centered @ centered.mT,
+        norms,
+        states.dtype,
+        mask,
+        masks,
+        options,
+        entropy=entropy and not matrices,
+        curvature=curvature,
+    )
     return replace(prepared, matrices=matrices) if matrices else prepared
 
 
@@ -245,8 +252,8 @@ def center_tokens(
     if mask is not None:
         states = torch.where(real.unsqueeze(-1), states, 0)
     norms = token_norms(states)
-    rest = _sum_without(states, norms.argmax(-1) if sink is None else sink, total)
-    mean = rest / (real.sum(-1) - 1).clamp(min=1).unsqueeze(-1)
+    others = _sum_without(states, norms.argmax(-1) if sink is None else sink, total)
+    mean = others / (real.sum(-1) - 1).clamp(min=1).unsqueeze(-1)
     centered = (states - mean.to(dtype).unsqueeze(1)).to(dtype)
     return (centered if mask is None else centered * real.unsqueeze(-1)), norms
 
@@ -271,8 +278,8 @@ def measures_of_gram(
             index = None if is_whole else _kept_first(tokens)
             bends[name] = _gram_curvature(gram, tokens, norms, index, options.curvature_absolute)
         if entropy:
-            kept = None if is_whole else tokens
-            matrices[name] = _prepared_gram(gram, kept, norms, options, stored_as, name == "keep")
+            rows = None if is_whole else tokens
+            matrices[name] = _prepared_gram(gram, rows, norms, options, stored_as, name == "keep")
     return _prepared(matrices, bends, masks["keep"])
 
 
@@ -331,11 +338,9 @@ def _prepared_gram(
         squares = (squares - shift) - shift
     length = squares.clamp(min=0).sqrt()
     alive = length > floor if mask is None else (length > floor) & mask
-    scale = (
-        torch.where(alive, 1 / length, 0.0)
-        if options.rows == "centered-unit"
-        else alive.to(gram.dtype)
-    )
+    scale = alive.to(gram.dtype)
+    if options.rows == "centered-unit":
+        scale = torch.where(alive, 1 / length, 0.0)
     centered = gram if shift is None else (gram - shift.unsqueeze(-1)).sub_(shift.unsqueeze(-2))
     prepared = (centered * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
     return prepared.clamp_(min=0) if options.clamp_gram else prepared

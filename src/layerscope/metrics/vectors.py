@@ -60,10 +60,10 @@ class SiteVectors:
         if len(keys) != len(rows):
             raise ValueError(f"{len(keys)} keys for {len(rows)} prompts")
         order = torch.from_numpy(np.argsort(keys, kind="stable"))
-        there = order.to(rows.device)
+        on_device = order.to(rows.device)
         return cls(
-            rows[there],
-            None if views is None else views[there],
+            rows[on_device],
+            None if views is None else views[on_device],
             torch.argsort(order).to(rows.device),
         )
 
@@ -118,9 +118,9 @@ class SiteVectors:
 
         def prepare(vectors: Tensor) -> Tensor:
             arrived = vectors[arrival].double().movedim(0, -2)
-            parts = [prepare_rows(part, rows) for part in arrived.split(group, dim=-2)]
+            groups = [prepare_rows(block, rows) for block in arrived.split(group, dim=-2)]
             prepared = torch.empty_like(vectors, dtype=torch.float64)
-            prepared[arrival] = torch.cat(parts, dim=-2).movedim(-2, 0)
+            prepared[arrival] = torch.cat(groups, dim=-2).movedim(-2, 0)
             return prepared
 
         views = None if self.views is None else prepare(self.views)

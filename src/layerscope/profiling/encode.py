@@ -16,19 +16,19 @@ from layerscope import accelerator
 from layerscope.capture import Batch, Reducer, Site, check_residual, expand_sites
 from layerscope.data.items import Items
 from layerscope.engines import Advance, Engine, LocalEngine, ModelRecipe, Work
-from layerscope.forward import (
-    BatchRunner,
+from layerscope.forward import BatchRunner
+from layerscope.metrics import Metric, get_metric
+from layerscope.metrics.registry import is_plugin, register
+from layerscope.models import LoadedModel
+from layerscope.models.inputs import ItemReader, Row, ViewInputs
+from layerscope.profiling.config import ProfileConfig
+from layerscope.profiling.plan import (
     Plan,
     choose_shard_size,
     items_per_batch,
     make_plan,
     read_rows,
 )
-from layerscope.metrics import Metric, get_metric
-from layerscope.metrics.registry import is_plugin, register
-from layerscope.models import LoadedModel
-from layerscope.models.inputs import ItemReader, Row, ViewInputs
-from layerscope.profiling.config import ProfileConfig
 from layerscope.progress import Progress
 from layerscope.spectra import to_device
 from layerscope.vectors import Shard, VectorSpace

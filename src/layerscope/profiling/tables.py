@@ -16,7 +16,6 @@ import torch
 from layerscope.capture import Site
 from layerscope.core.columns import PROFILE, Measured, names
 from layerscope.core.statistics import Interval
-from layerscope.forward import Plan
 from layerscope.metrics import (
     Estimate,
     Metric,
@@ -32,6 +31,7 @@ from layerscope.metrics import (
 from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.tokens import FLAT, SINK_POSITION, values_of
 from layerscope.profiling.encode import EncodedItems, Numbers, ProfileTask
+from layerscope.profiling.plan import Plan
 from layerscope.spectra import map_concurrently
 
 __all__ = ["SiteEstimator", "SiteValues"]

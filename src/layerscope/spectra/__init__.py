@@ -65,21 +65,22 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     return torch.cat(list(solved)).reshape(matrices.shape[:-1])
 
 
-def _solve_single_threaded(part: Tensor) -> Tensor:
+def _solve_single_threaded(matrices: Tensor) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
-        return torch.linalg.eigvalsh(part)
+        return torch.linalg.eigvalsh(matrices)
 
 
 def solvers_used(device: torch.device | str = "cpu") -> str:
     """Return the solvers that `eigvalsh` used on a device since the last call, for a run's
     manifest."""
-    there = torch.device(device)
-    gpu = accelerator.on(there)
+    device = torch.device(device)
+    gpu = accelerator.on(device)
     if gpu is not None:
-        return gpu.solvers_used(torch.cuda.current_device() if there.index is None else there.index)
-    if there.type == "cpu":
+        index = device.index
+        return gpu.solvers_used(torch.cuda.current_device() if index is None else index)
+    if device.type == "cpu":
         return "lapack-syevd, one thread per matrix"
-    return f"torch.linalg.eigvalsh on {there.type}"
+    return f"torch.linalg.eigvalsh on {device.type}"
 
 
 def map_concurrently(

@@ -48,14 +48,13 @@ def power_sums(eigenvalues: Tensor) -> Tensor:
     >>> [round(v, 4) for v in power_sums(torch.tensor([0.0, 4.0])).tolist()]
     [4.0, 5.5452, 2.0, 2.7726]
     """
-    present = eigenvalues > eigenvalues.shape[-1] * torch.finfo(
-        eigenvalues.dtype
-    ).eps * eigenvalues.amax(-1, keepdim=True)
+    floor = eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps
+    present = eigenvalues > floor * eigenvalues.amax(-1, keepdim=True)
     x = torch.where(present, eigenvalues, 0.0)
-    logs, roots = torch.where(present, eigenvalues, 1.0).log(), x.sqrt()
-    return torch.stack(
-        [x.sum(-1), (x * logs).sum(-1), roots.sum(-1), (roots * logs).sum(-1)], dim=-1
-    )
+    logs = torch.where(present, eigenvalues, 1.0).log()
+    roots = x.sqrt()
+    sums = [x.sum(-1), (x * logs).sum(-1), roots.sum(-1), (roots * logs).sum(-1)]
+    return torch.stack(sums, dim=-1)
 
 
 def sums_without(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -66,7 +65,7 @@ def sums_without(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tens
     only. A matrix of zeros gives NaN.
     """
     sums = [_by_eigenvectors(gram, members) for gram in grams.double()]
-    return torch.stack([whole for whole, _ in sums]), torch.stack([left for _, left in sums])
+    return torch.stack([whole for whole, _ in sums]), torch.stack([without for _, without in sums])
 
 
 def _nodes(gram: Tensor) -> Tensor:
@@ -96,15 +95,21 @@ def integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor, step: float
     """Return power sums (..., 4) from Σx, Σx² (...) and φ (..., m) at the nodes u (..., m), which
     are `step` apart."""
     c = (second / first).unsqueeze(-1)
-    rest = (first.unsqueeze(-1) / c) * torch.log1p(c * torch.exp(-u)) - phi
+    remainder = (first.unsqueeze(-1) / c) * torch.log1p(c * torch.exp(-u)) - phi
     back = torch.arange(_BELOW, 0, -1, dtype=u.dtype, device=u.device)
     on = torch.arange(1, _ABOVE + 1, dtype=u.dtype, device=u.device)
-    slope = rest[..., 1:2] - rest[..., :1]
-    parts = [rest[..., :1] - slope * back, rest, rest[..., -1:] * torch.exp(-3 * step * on)]
+    slope = remainder[..., 1:2] - remainder[..., :1]
+    pieces = [
+        remainder[..., :1] - slope * back,
+        remainder,
+        remainder[..., -1:] * torch.exp(-3 * step * on),
+    ]
     u = torch.cat([u[..., :1] - step * back, u, u[..., -1:] + step * on], dim=-1)
-    rest = torch.cat(parts, dim=-1)
-    whole, half = step * rest * u.exp(), step / (2 * math.pi) * rest * (u / 2).exp()
-    log_c, root_c = c.squeeze(-1).log(), c.squeeze(-1).sqrt()
+    remainder = torch.cat(pieces, dim=-1)
+    whole = step * remainder * u.exp()
+    half = step / (2 * math.pi) * remainder * (u / 2).exp()
+    log_c = c.squeeze(-1).log()
+    root_c = c.squeeze(-1).sqrt()
     logs = first * log_c + whole.sum(-1)
     roots = first / root_c - half.sum(-1)
     # the same integral of what was taken away: its √c log c less 2 √c, of which there are Σx / c
@@ -130,8 +135,8 @@ def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, T
             blocks = [_log_det((rows * (t / (values + t))) @ rows.mT) for t in u.exp()]
         without.append(phi + torch.stack(blocks, dim=-1))
     nodes = u.expand(len(first) - 1, -1)
-    left = integrate(first[1:], second[1:], nodes, torch.cat(without), USUAL.step)
-    return power_sums(values), left
+    sums = integrate(first[1:], second[1:], nodes, torch.cat(without), USUAL.step)
+    return power_sums(values), sums
 
 
 def _log_det(matrices: Tensor) -> Tensor:

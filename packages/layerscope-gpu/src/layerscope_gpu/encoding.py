@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch
-from layerscope.forward import Plan, join_plan, read_rows, rows_by_number, shards_by_length
 from layerscope.metrics.vectors import FOLDS
 from layerscope.models import ItemReader, Part, Row, ViewInputs, ViewSettings
 from layerscope.profiling.encode import (
@@ -30,6 +29,7 @@ from layerscope.profiling.encode import (
     residual_error,
     start_bar,
 )
+from layerscope.profiling.plan import Plan, join_plan, read_rows, rows_by_number, shards_by_length
 from layerscope.progress import Progress
 from layerscope_gpu import factors
 from layerscope_gpu.cuda import architecture_of, compile_ahead
