@@ -43,8 +43,8 @@ def scores_of(*values: float) -> Scores:
             (10, 120, 500),
             (80, 79, 30),
             "quick",
-            "Use quick: 79.0 % of the labeled texts have a right nearest neighbor, the best within "
-            "the noise (slow has 80.0). It is 12.0 × as fast as slow.",
+            "Use quick: 79.0 % of the labeled texts have a right nearest neighbor; slow has 80.0, "
+            "which these labels cannot tell from it. It is 12.0 × as fast as slow.",
         ),
         (
             (10, 11, 500),

@@ -231,8 +231,12 @@ def _agreement(models: Sequence[ComparedModel]) -> pd.DataFrame:
     return pd.DataFrame((values + values.T) / 2, index=names, columns=names)
 
 
+def _speed_ratio(model: ComparedModel, other: ComparedModel) -> float:
+    return model.texts_per_second / other.texts_per_second
+
+
 def _compare_speed(model: ComparedModel, other: ComparedModel) -> str:
-    ratio = model.texts_per_second / other.texts_per_second
+    ratio = _speed_ratio(model, other)
     if ratio >= 1:
         return f"It is {ratio:.1f} × as fast as {other.name}."
     return f"It is {1 / ratio:.1f} × slower than {other.name}."
@@ -248,24 +252,19 @@ def choose_by_labels(
     """
     candidates = [Candidate((), cost=1 / model.texts_per_second) for model in models]
     decision = decide(candidates, [scores], 0, Limits(ties=True))
-    best = models[decision.best]
-    fastest = models[decision.chosen]
-    values = {model.name: value for model, value in zip(models, scores.values, strict=True)}
+    pick = decision.best
+    if _speed_ratio(models[decision.chosen], models[pick]) >= _CLEARLY_FASTER:
+        pick = decision.chosen
+    ranking = np.argsort(-np.nan_to_num(scores.values, nan=-np.inf), kind="stable")
+    rival = next(int(i) for i in ranking if i != pick)
     what = "rank correlation × 100"
     if labeled.kind == "classification":
         what = "% of the labeled texts have a right nearest neighbor"
-    if fastest.texts_per_second >= _CLEARLY_FASTER * best.texts_per_second:
-        return fastest, (
-            f"Use {fastest.name}: {values[fastest.name]:.1f} {what}, the best within the noise "
-            f"({best.name} has {values[best.name]:.1f}). {_compare_speed(fastest, best)}"
-        )
-    ranking = np.argsort(-np.nan_to_num(scores.values, nan=-np.inf), kind="stable")
-    second = next(int(i) for i in ranking if i != decision.best)
-    rival = models[second]
-    tie = ", which these labels cannot tell from it" if decision.tied[second] else ""
-    return best, (
-        f"Use {best.name}: {values[best.name]:.1f} {what}; {rival.name} has "
-        f"{values[rival.name]:.1f}{tie}. {_compare_speed(best, rival)}"
+    is_tied = decision.tied[pick] and decision.tied[rival]
+    tie = ", which these labels cannot tell from it" if is_tied else ""
+    return models[pick], (
+        f"Use {models[pick].name}: {scores.values[pick]:.1f} {what}; {models[rival].name} has "
+        f"{scores.values[rival]:.1f}{tie}. {_compare_speed(models[pick], models[rival])}"
     )
 
 

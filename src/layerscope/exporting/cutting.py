@@ -59,8 +59,6 @@ def check_cuttable(model: LoadedModel) -> None:
     problem = ""
     if not isinstance(module, PreTrainedModel):
         problem = f"{kind} is not a transformers model, and only those load without custom code."
-    elif not isinstance(getattr(module.config, "num_hidden_layers", None), int):
-        problem = f"the config of {kind} has no num_hidden_layers, which a cut changes."
     elif getattr(module.config, "auto_map", None):
         problem = f"{kind} needs its own Python code; an exported folder must load without it."
     elif block_list_path(module, model.anatomy.blocks) is None:

@@ -96,32 +96,16 @@ def _count_parameters(folder: Path) -> int:
 
 def license_of(model: LoadedModel, source: Any) -> str:
     """Return the license that the catalogue knows, else the one in the model's own card."""
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, metadata_load
 
-    known_license = model.identity.get("license")
-    if known_license:
-        return str(known_license)
-    if not isinstance(source, str | Path):
-        return UNKNOWN
-    card = Path(source) / "README.md"
-    if not card.is_file():
-        if model.identity.get("source") != "hub":
-            return UNKNOWN
-        revision = model.identity.get("revision")
-        try:
-            card = Path(hf_hub_download(model.name, "README.md", revision=revision))
-        except Exception:  # a missing card only leaves the license unknown
-            return UNKNOWN
-    return license_in(card)
-
-
-def license_in(card: Path) -> str:
-    """Return the license that the head of a model card names."""
-    from huggingface_hub import metadata_load
-    from yaml import YAMLError
-
+    if model.identity.get("license"):
+        return str(model.identity["license"])
+    card = Path(source) / "README.md" if isinstance(source, str | Path) else None
     try:
-        facts = metadata_load(card) or {}
-    except (YAMLError, ValueError):
+        if card is not None and not card.is_file() and model.identity.get("source") == "hub":
+            revision = model.identity["revision"]
+            card = Path(hf_hub_download(model.name, "README.md", revision=revision))
+        facts = None if card is None else metadata_load(card)
+    except Exception:  # a card that is missing or cannot be read leaves the license unknown
         return UNKNOWN
-    return one_line(str(facts.get("license") or UNKNOWN))
+    return one_line(str((facts or {}).get("license") or UNKNOWN))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.heads import Head
+from layerscope.core.json import read_json
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
 from layerscope.core.templates import SLOT, Template, get_template
@@ -146,46 +147,10 @@ class Draft:
         return self.framed.ids([prompt + text for text in self.texts])
 
 
-# Short and long texts, with the endings and beginnings on which tokenizers differ.
-SHORT = (
-    "A man is playing a guitar.",
-    "The committee will meet again on Thursday at 3:30 p.m. in room 204.",
-    "Is this the train to Edinburgh?",
-    "no capital letter and no full stop at the end",
-    "“Nothing is certain,” she said, “but the tide comes in twice a day.”",
-    '"It is late," he said. "We should go."',
-    "'Tis the season (or so they say)",
-    "Prices rose by 4.7 % in March, 3.9 % in April and 0.2 % in May",
-    "Ein Satz auf Deutsch, mit Umlauten: über, schön, größer.",
-    "日本語の文章もここにあります。",
-    "Emoji at the end 🙂",
-    "An ellipsis ends this one...",
-    "What a day!",
-    "https://example.org/path?query=1&other=2",
-    "  two spaces before, and one after ",
-    "First line.\nSecond line.\n",
-    "one",
-    "7",
-    "?",
-    "e = m c^2; f(x) = a*x + b",
-)
-
-_PARAGRAPH = (
-    "The harbour froze early that winter, and the boats that had not been hauled out stood fast "
-    "until March. Fishermen walked out over the ice with sledges and saws, cut square holes, and "
-    "let down their lines through them. In the evenings they mended nets by the stove and told the "
-    "same stories as the year before. When the thaw came it came in one night: by morning the "
-    "whole bay was moving, and the sound of it, like a crowd talking in a distant hall, could be "
-    "heard three streets inland. "
-)
-
-LONG = (
-    _PARAGRAPH,
-    _PARAGRAPH * 3,
-    "Lists are common, too: "
-    + ", ".join(f"item {i} costs {i * 7 % 31}.{i % 10}0 euros" for i in range(40))
-    + ".",
-)
+_TEXTS = read_json(Path(__file__).with_name("verification_texts.json"))
+SHORT: list[str] = _TEXTS["short"]
+"""Texts with the endings and beginnings on which tokenizers differ."""
+LONG: list[str] = _TEXTS["long"]
 
 
 def verification_texts(brief: bool = False) -> list[str]:
@@ -198,4 +163,4 @@ def verification_texts(brief: bool = False) -> list[str]:
 
 def text_longer_than(count: int) -> str:
     """Return a text of more than `count` tokens."""
-    return _PARAGRAPH * (count // 60 + 2)
+    return LONG[0] * (count // 60 + 2)

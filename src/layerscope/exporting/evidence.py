@@ -34,96 +34,70 @@ from layerscope.vectors.encode import open_space, read_readout
 
 @dataclass(frozen=True)
 class ExportEvidence:
-    """A finished run, an earlier choice, or a choice with the evaluation that it rests on."""
+    """A choice of a layer, with the run that it rests on if that is still there."""
 
     source: str
+    choice: Choice
     run: Evaluation | Profile | None = None
-    choice: Choice | None = None
 
     @classmethod
-    def load(cls, source: Any) -> ExportEvidence:
-        """Read a run's folder, a file of `layerscope select --json`, a run or a choice."""
-        if isinstance(source, Evaluation | Profile):
-            return cls(str(source.path), source)
+    def load(cls, source: Any, readout: Readout | None) -> ExportEvidence:
+        """Read a choice, the file of one, or a run, from which `select` chooses.
+
+        The choice from a run is under the readout, or among all that can be exported.
+        """
         if isinstance(source, Choice):
-            name = "the given choice"
-            choice = source
-        elif Path(source).is_file():
-            name = str(source)
-            choice = Choice.from_json(Path(source))
-        else:
+            return cls("the given choice", source, _evaluation_of(source))
+        run = source
+        if not isinstance(source, Evaluation | Profile):
+            if Path(source).is_file():
+                choice = Choice.from_json(Path(source))
+                return cls(str(source), choice, _evaluation_of(choice))
             run = load_run(source)
-            if isinstance(run, Evaluation | Profile):
-                return cls(str(source), run)
+        if not isinstance(run, Evaluation | Profile):
             raise ExportError(
                 f"{source} holds a {run.kind}, which says nothing about the layer to export. Give "
                 "the folder of a profile or an evaluation, or a file that `layerscope select "
                 "--json` wrote."
             )
-        rests_on = choice.source if choice.rule == "measured" else None
-        if rests_on is not None and Path(rests_on).is_dir():
-            return cls(name, Evaluation.load(rests_on), choice)
-        return cls(name, None, choice)
+        if readout is None:
+            return cls(str(run.path), select(run, usable=why_not), run)
+        return cls(str(run.path), select(run, readouts=[readout.name]), run)
 
     def check(self, model: LoadedModel) -> None:
         """Raise for evidence about another model, by weights, settings, precision or adapters."""
-        facts = self.choice.identity if self.choice else self._manifest["model"]
-        difference = ModelIdentity.of(facts).difference(ModelIdentity.of(model.identity))
+        own = ModelIdentity.of(self.choice.identity)
+        difference = own.difference(ModelIdentity.of(model.identity))
         if difference is not None:
             raise ExportError(
                 f"{self.source} is about another model than {model.name}: {difference}."
             )
 
-    def choose(
-        self, layer: int | None, readout: Readout | None
-    ) -> tuple[int, Readout, dict[str, Any]]:
-        """Return the layer and readout, as given or else as `select` chooses, and the facts for
-        layerscope.json and the model card."""
-        choice = None
-        notes: list[str] = []
-        if layer is None or readout is None:
-            choice = self.choice
-            if choice is None:
-                readouts = None if readout is None else [readout.name]
-                usable = why_not if readout is None else None
-                choice = select(self.run, readouts=readouts, usable=usable)
-                notes = [
-                    note.replace("cannot be used", "cannot be exported")
-                    for note in choice.passed_over
-                ]
-            elif readout is not None and choice.readout not in (None, readout.name):
-                raise ExportError(
-                    f"{self.source} chose the readout {choice.readout}, not {readout.name}. Leave "
-                    "out readout=."
-                )
-            readout = readout or (Readout.parse(choice.readout) if choice.readout else Readout())
-            layer = choice.layer if layer is None else layer
-        facts = {
+    def choose(self, layer: int | None, readout: Readout | None) -> tuple[int, Readout]:
+        """Return the layer and readout as given, or else as chosen."""
+        choice = self.choice
+        chosen_readout = Readout.parse(choice.readout) if choice.readout else None
+        if layer is not None:
+            return layer, readout or chosen_readout or Readout()
+        if readout and chosen_readout and readout != chosen_readout:
+            raise ExportError(
+                f"{self.source} chose the readout {choice.readout}, not {readout.name}. Leave "
+                "out readout=."
+            )
+        return choice.layer, readout or chosen_readout or Readout()
+
+    def facts(self, layer: int, readout: Readout, is_chosen: bool) -> dict[str, Any]:
+        """Return the facts for layerscope.json and the model card."""
+        notes = [
+            note.replace("cannot be used", "cannot be exported") for note in self.choice.passed_over
+        ]
+        return {
             "run": Path(self.source).name,
-            "choice": None if choice is None else choice.as_dict(),
+            "choice": self.choice.as_dict() if is_chosen else None,
             "scores": self._scores(layer, readout),
-            "notes": notes,
-            "conventions": self._manifest.get("conventions", {}),
+            "notes": notes if is_chosen else [],
+            "conventions": {} if self.run is None else self.run.manifest["conventions"],
         }
-        return layer, readout, facts
-
-    @property
-    def max_length(self) -> int | None:
-        """The number of tokens that were read of a text."""
-        if self.choice is not None and self.run is None:
-            return self.choice.max_length
-        return self._manifest["conventions"].get("max_length")
-
-    @property
-    def unit_length(self) -> bool | None:
-        """True if vectors were scaled to length 1; None if no vectors were scored."""
-        if isinstance(self.run, Evaluation):
-            return bool(self._manifest["conventions"].get("unit_length"))
-        return None if self.choice is None else self.choice.unit_length
-
-    @property
-    def _manifest(self) -> dict[str, Any]:
-        return {} if self.run is None else self.run.manifest
 
     def _scores(self, layer: int, readout: Readout) -> list[dict[Any, Any]]:
         """Return a row for each task, in points (score × 100).
@@ -150,7 +124,7 @@ class ExportEvidence:
         else:
             table["default_last"] = np.nan
         table["gain_readout"] = table["last"] - table["default_last"]
-        tasks = self._manifest["tasks"]
+        tasks = self.run.manifest["tasks"]
         table = (100 * table).reset_index()
         table["items"] = [tasks.get(task, {}).get("items") for task in table["task"]]
         return table.to_dict("records")
@@ -160,7 +134,7 @@ class ExportEvidence:
 
         None: an evaluation has the mean.
         """
-        file = None if self.choice is None else self.choice.center_on
+        file = self.choice.center_on
         if file is None or isinstance(self.run, Evaluation):
             return None
         if not Path(file).is_file():
@@ -181,7 +155,7 @@ class ExportEvidence:
                 "to take it from: say which texts to center on (center_on=FILE)."
             )
         path = self.run.path
-        tasks = list(self._manifest["tasks"])
+        tasks = list(self.run.manifest["tasks"])
         digests = [read_arrays(texts_file(path, task))["keys"] for task in tasks]
         keys = [bytes(row) for row in np.unique(np.concatenate(digests), axis=0)]
         site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
@@ -189,7 +163,7 @@ class ExportEvidence:
         template = get_template(readout.template)
         try:
             space = open_space(
-                vector_store, model, template, self._manifest["conventions"]["max_length"]
+                vector_store, model, template, self.run.manifest["conventions"]["max_length"]
             )
             vectors = read_readout(space, keys, readout, site.name)
         except MissingVectorsError as error:
@@ -200,3 +174,10 @@ class ExportEvidence:
             ) from error
         words = f"the {len(keys)} texts of {', '.join(tasks)}"
         return Head(vectors.mean(0, dtype=np.float64), None, words)
+
+
+def _evaluation_of(choice: Choice) -> Evaluation | None:
+    """Return the evaluation that a choice rests on, if there is one and it is still there."""
+    if choice.rule != "measured" or choice.source is None or not Path(choice.source).is_dir():
+        return None
+    return Evaluation.load(choice.source)

@@ -92,9 +92,11 @@ def export(
     evidence = None
     facts = None
     if choice is not None:
-        evidence = ExportEvidence.load(choice)
+        evidence = ExportEvidence.load(choice, readout)
         evidence.check(loaded)
-        layer, readout, facts = evidence.choose(layer, readout)
+        is_chosen = layer is None or readout is None
+        layer, readout = evidence.choose(layer, readout)
+        facts = evidence.facts(layer, readout, is_chosen)
     if layer is None:
         raise ExportError(
             f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run."
@@ -114,10 +116,10 @@ def export(
                 "file or corpus), or give the evaluation that used it (choice=). Without "
                 f"centering: readout='{replace(readout, centering='none').name}'"
             )
-    length = max_length or (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
+    length = max_length or (evidence and evidence.choice.max_length) or DEFAULT_MAX_LENGTH
     unit = normalize
     if unit is None and evidence is not None:
-        unit = evidence.unit_length
+        unit = evidence.choice.unit_length
     if unit is None:
         unit = bool(loaded.identity.get("normalizes"))
     request = ExportRequest(
