@@ -20,7 +20,7 @@ FLOORS = (
     ("errors",),
     ("cache", "terminal", "extras"),
     ("core",),
-    ("accelerator", "progress", "loggers"),
+    ("accelerator", "progress"),
     ("spectra", "store"),
     ("metrics", "catalogue", "maps"),
     ("data", "capture"),

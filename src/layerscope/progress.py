@@ -1,15 +1,22 @@
-"""One progress bar with an ETA, or none."""
+"""One progress bar with an ETA, or none; and numbers sent to a function of the user's."""
 
 from __future__ import annotations
 
+import logging
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from layerscope.errors import printable
+from layerscope.errors import one_line, printable
 
 __all__ = ["Progress", "progress_bar"]
+
+OnRows = Callable[[dict[str, Any]], Any]
+"""The type of `on_rows=`: a function that takes a dictionary of names and numbers."""
+
+log = logging.getLogger("layerscope")
 
 
 class Progress(Protocol):
@@ -89,3 +96,19 @@ def announce(bar: Progress, text: str) -> None:
 def in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook (Jupyter, Colab)."""
     return "ipykernel" in sys.modules and "IPython" in sys.modules
+
+
+def send(on_rows: OnRows | None, step: int, values: Mapping[str, float]) -> None:
+    """Call `on_rows` with the step and the finite values. If it fails, log a warning and go on.
+
+    >>> send(print, 3, {"train/loss": 0.5, "train/grad_norm": float("nan")})
+    {'step': 3, 'train/loss': 0.5}
+    """
+    finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+    if on_rows is None or not finite:
+        return
+    try:
+        on_rows({"step": step, **finite})
+    except Exception as error:
+        reason = one_line(str(error))[:200]
+        log.warning("on_rows failed (%s: %s): not logged", type(error).__name__, reason)

@@ -20,10 +20,9 @@ from layerscope.blocks.encoder import Encoder, Variant
 from layerscope.blocks.folder import write_folder
 from layerscope.errors import LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
-from layerscope.loggers import OnRows
 from layerscope.models import wrap
 from layerscope.models.settings import quiet
-from layerscope.progress import Progress
+from layerscope.progress import OnRows, Progress
 from layerscope.training.distill import MINUTES, TrainingPlan, embed_by_length, train
 
 RATE = 8e-4

@@ -21,11 +21,10 @@ from layerscope.exporting.servers import SERVERS, check_servers
 from layerscope.improving.request import ImproveRequest, Run
 from layerscope.improving.resume import is_done, training_folder
 from layerscope.improving.sample import Sample, own_readout
-from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.source import resolve
-from layerscope.progress import Progress
+from layerscope.progress import OnRows, Progress
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 

@@ -19,9 +19,8 @@ from layerscope.extras import require
 from layerscope.improving.candidates import make_grid
 from layerscope.improving.judging import JudgeOption, check_judge
 from layerscope.improving.sample import MORE, MOST, Reader, Sample
-from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel
-from layerscope.progress import Progress
+from layerscope.progress import OnRows, Progress
 from layerscope.store.folder import config_key
 from layerscope.training.distill import check_settings
 from layerscope.version import VERSION

@@ -26,9 +26,8 @@ from layerscope.improving.result import Improved
 from layerscope.improving.resume import is_done, working_folder
 from layerscope.improving.sample import Reader, draw_sample
 from layerscope.improving.search import improve_search
-from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel
-from layerscope.progress import Progress, progress_bar
+from layerscope.progress import OnRows, Progress, progress_bar
 from layerscope.vectors import VectorStore
 
 

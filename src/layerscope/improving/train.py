@@ -24,10 +24,9 @@ from layerscope.exporting.draft import ExportRequest, verification_texts
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import write_draft
 from layerscope.improving.evidence import Training
-from layerscope.loggers import OnRows
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.settings import quiet
-from layerscope.progress import Progress
+from layerscope.progress import OnRows, Progress
 from layerscope.training.distill import TrainingPlan, embed_by_length, train
 
 CHECKED = 500

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from layerscope.core.files import read_json
 from layerscope.errors import UnknownNameError
 from layerscope.extras import missing
-from layerscope.loggers import OnRows, send
 from layerscope.models.settings import bfloat16_units, quiet
-from layerscope.progress import Progress
+from layerscope.progress import OnRows, Progress, send
 
 MINUTES = 30.0
 """Minutes that a training takes at most, unless another time is given."""

@@ -29,13 +29,13 @@ from layerscope.errors import (
     UnknownNameError,
 )
 from layerscope.forward import BatchRunner
-from layerscope.loggers import OnRows, send
 from layerscope.metrics import Metric, Options, SiteVectors, estimate_vectors, expand_names
 from layerscope.metrics.registry import MetricName, check_plugin, get_metric, is_plugin, metrics
 from layerscope.metrics.tokens import values_of
 from layerscope.models import LoadedModel
 from layerscope.models.families import family_for
 from layerscope.models.modules import inner_tokenizer, unwrap
+from layerscope.progress import OnRows, send
 from layerscope.store import atomic
 from layerscope.version import VERSION
 
