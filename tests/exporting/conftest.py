@@ -1,4 +1,4 @@
-"""Reloading in this process: quick, for what does not need a fresh one."""
+"""Reloading in this process: quick, for tests that do not need a fresh one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from layerscope.exporting import reload_child, verifying
 def reload_here(
     jobs: Sequence[dict[str, Any]], scratch: Path
 ) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
-    """What the fresh process does, in this one."""
+    """Do the work of the fresh process in this one."""
+    facts_file = scratch / "facts.json"
     jobs = [{**job, "out": str(scratch / f"{i}.npz")} for i, job in enumerate(jobs)]
-    listed = scratch / "jobs.json"
-    listed.write_text(
-        json.dumps({"threads": 1, "jobs": jobs, "facts": str(scratch / "facts.json")})
-    )
-    reload_child.main(str(listed))
-    facts = json.loads((scratch / "facts.json").read_text())
+    work = {"threads": 1, "jobs": jobs, "facts": str(facts_file)}
+    (scratch / "jobs.json").write_text(json.dumps(work))
+    reload_child.main(str(scratch / "jobs.json"))
+    facts = json.loads(facts_file.read_text())
     assert facts["layerscope_loaded"]  # it is: these are its tests
     return [dict(np.load(job["out"])) for job in jobs], {**facts, "layerscope_loaded": False}
 
 
 @contextmanager
 def verified_here() -> Iterator[None]:
-    """What is exported is verified in this process."""
+    """Verify exports in this process."""
     pytest.importorskip("sentence_transformers")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(verifying, "reload", reload_here)
@@ -40,8 +39,7 @@ def verified_here() -> Iterator[None]:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Verify in this process. By the test's own `monkeypatch`: what a test puts there itself is
-    undone in the right order."""
+    """Verify exports in this process, by the test's own `monkeypatch`."""
     pytest.importorskip("sentence_transformers")
     monkeypatch.setattr(verifying, "reload", reload_here)
     return reload_here

@@ -26,15 +26,18 @@ TEXTS = [
 ]
 
 
+MEAN = np.linspace(-1, 1, 32)
+
+
 def draft_of(model: LoadedModel, layer: int, readout: str, folder: Path, **options: Any) -> Draft:
-    """A written folder; not verified."""
+    """Return a written folder that is not verified."""
     return write_draft(_request(model, layer, readout, verification_texts(), **options), folder)
 
 
 def brief_export(
     model: LoadedModel, layer: int, readout: str, place: Path, overwrite: bool = False
 ) -> Exported:
-    """An export that is verified on a few short texts."""
+    """Return an export that is verified on a few short texts."""
     request = _request(model, layer, readout, verification_texts(brief=True))
     return write_export(request, place, overwrite)
 
@@ -49,7 +52,7 @@ def _request(
 def vectors_by_hand(
     model: LoadedModel, family: str, layer: int, readout: str, texts: list[str]
 ) -> np.ndarray:
-    """One forward pass per text, hidden states and numpy."""
+    """Return vectors by one forward pass per text, hidden states and numpy."""
     template, pooling, norm, *_ = readout.split("/")
     rows = []
     for text in texts:
@@ -60,9 +63,17 @@ def vectors_by_hand(
     return np.stack(rows)
 
 
+def finish_by_hand(vectors: np.ndarray, readout: str, unit: bool) -> np.ndarray:
+    """Return vectors less `MEAN` if the readout centers, and of length 1 with `unit`."""
+    centered = vectors - MEAN if readout.endswith("corpus") else vectors
+    return centered / np.linalg.norm(centered, axis=1, keepdims=True) if unit else centered
+
+
 def joining_tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes, but a full stop and a quote are one token, as in most vocabularies; a token of its own
-    before every text."""
+    """Return a tokenizer of bytes in which a full stop and a quote are one token.
+
+    It puts a token of its own before every text.
+    """
     special = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[MASK]"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [*special, *alphabet, '."']
@@ -80,7 +91,7 @@ def joining_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def joining_model() -> LoadedModel:
-    """A tiny Llama with that tokenizer."""
+    """Return a tiny Llama with the joining tokenizer."""
     module = build_tiny("llama")
     module.resize_token_embeddings(263)
     module.embed_tokens.weight.data[262] = torch.linspace(-0.5, 0.5, 32)  # made at random otherwise

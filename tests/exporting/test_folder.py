@@ -16,42 +16,42 @@ from layerscope.core.heads import Head
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import ExportError, cutting, export, verifying
 from layerscope.exporting.verifying import cosine_distances
-from tests.exporting.support import TEXTS, draft_of, joining_model, vectors_by_hand
+from tests.exporting.support import (
+    MEAN,
+    TEXTS,
+    draft_of,
+    finish_by_hand,
+    joining_model,
+    vectors_by_hand,
+)
 from tests.forking import run_python
 from tests.tiny import tiny_model
 
 st = pytest.importorskip("sentence_transformers")
 
-FAMILIES = ("llama", "gpt_neox", "bert", "mamba")
-MEAN = np.linspace(-1, 1, 32)
+HEAD = Head(MEAN, None, "some texts")
+CASES = [
+    *((family, "wmean", 1, "raw") for family in ("llama", "gpt_neox", "bert", "mamba")),
+    *((family, "max", 1, "raw") for family in ("llama", "gpt_neox", "bert", "mamba")),
+    *((family, "last", 3, "applied") for family in ("llama", "gpt_neox", "bert", "mamba")),
+    *((family, "mean", 0, "applied") for family in ("llama", "gpt_neox", "bert", "mamba")),
+    *((family, "mean", 2, "raw") for family in ("llama", "gpt_neox", "bert", "mamba")),
+    *((family, "mean", 3, "raw") for family in ("llama", "gpt_neox", "bert", "mamba")),
+    ("bert", "cls", 2, "raw"),
+]
 
 
 def encode(folder: Path, texts: list[str]) -> np.ndarray:
     return st.SentenceTransformer(str(folder), device="cpu").encode(texts, batch_size=3)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pooling", ["mean", "wmean", "last", "max"])
-def test_poolings(family: str, pooling: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "pooling", "layer", "norm"), CASES)
+def test_poolings(family: str, pooling: str, layer: int, norm: str, tmp_path: Path) -> None:
     model = tiny_model(family)
-    for layer, norm in {
-        "mean": ((0, "applied"), (2, "raw"), (3, "raw")),
-        "last": ((3, "applied"),),
-    }.get(pooling, ((1, "raw"),)):
-        readout = f"plain/{pooling}/{norm}"
-        folder = tmp_path / f"{layer}-{norm}"
-        draft_of(model, layer, readout, folder)
-        wanted = vectors_by_hand(model, family, layer, readout, TEXTS)
-        np.testing.assert_allclose(
-            encode(folder, TEXTS), wanted, rtol=1e-4, atol=1e-4, err_msg=str((layer, norm))
-        )
-
-
-def test_cls(tmp_path: Path) -> None:
-    model = tiny_model("bert")
-    draft_of(model, 2, "plain/cls/raw", tmp_path)
-    wanted = vectors_by_hand(model, "bert", 2, "plain/cls/raw", TEXTS)
-    np.testing.assert_allclose(encode(tmp_path, TEXTS), wanted, rtol=1e-4, atol=1e-4)
+    readout = f"plain/{pooling}/{norm}"
+    draft_of(model, layer, readout, tmp_path)
+    expected = vectors_by_hand(model, family, layer, readout, TEXTS)
+    np.testing.assert_allclose(encode(tmp_path, TEXTS), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -63,30 +63,14 @@ def test_template_centering_and_length(
 ) -> None:
     model = tiny_model(family)
     readout = f"one-word/last/raw/keep/{centering}"
-    draft = draft_of(
-        model,
-        2,
-        readout,
-        tmp_path,
-        unit=unit,
-        head=Head(MEAN, None, "some texts"),
-        max_length=127,
-    )
-    wanted = vectors_by_hand(model, family, 2, readout, TEXTS)
-    wanted = wanted - MEAN if centering == "corpus" else wanted
-    wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if unit else wanted
-    np.testing.assert_allclose(encode(tmp_path, TEXTS), wanted, rtol=1e-4, atol=1e-4)
-    listed = [
-        module["type"].rsplit(".")[-1]
-        for module in json.loads((tmp_path / "modules.json").read_text())
-    ]
-    assert (
-        listed
-        == ["Transformer", "Pooling"] + ["Dense"] * (centering == "corpus") + ["Normalize"] * unit
-    )
-    assert (draft.head and draft.head.fitted_on) == (
-        "some texts" if centering == "corpus" else None
-    )
+    draft = draft_of(model, 2, readout, tmp_path, unit=unit, head=HEAD, max_length=127)
+    vectors = vectors_by_hand(model, family, 2, readout, TEXTS)
+    expected = finish_by_hand(vectors, readout, unit)
+    np.testing.assert_allclose(encode(tmp_path, TEXTS), expected, rtol=1e-4, atol=1e-4)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    names = ["Transformer", "Pooling"] + ["Dense"] * (centering == "corpus") + ["Normalize"] * unit
+    assert [module["type"].rsplit(".")[-1] for module in modules] == names
+    assert draft.head == (HEAD if centering == "corpus" else None)
 
 
 WITH_ENVIRONMENT = """
@@ -100,7 +84,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def forked(
     command: list[str], *, env: dict[str, str], cwd: Path, **_: object
 ) -> subprocess.CompletedProcess[str]:
-    """A script in a process that has imported everything but layerscope."""
+    """Run a script in a process that has imported everything but layerscope."""
     own = ["layerscope", "layerscope_zoo", "layerscope_gpu", "tests"]
     return run_python(WITH_ENVIRONMENT, *command[2:], json.dumps(env), cwd=cwd, without=own)
 
@@ -108,77 +92,64 @@ def forked(
 @pytest.mark.parametrize(
     "how", ["forked", pytest.param("fresh", marks=pytest.mark.slow)]
 )  # to import all takes ten seconds
-def test_fresh_process(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several folders in one process that knows nothing of layerscope; the other families are
-    reloaded in this one."""
+@pytest.mark.parametrize(
+    ("family", "layer", "readout", "exact_when_cut"),
+    [
+        ("gpt_neox", 1, "one-word/last/raw/keep/corpus", False),
+        ("modernbert", 0, "plain/cls/applied", True),
+        ("joining", 3, "one-word/last/raw", False),  # the closing quote is lost, which is recorded
+    ],
+)
+def test_fresh_process(
+    how: str,
+    family: str,
+    layer: int,
+    readout: str,
+    exact_when_cut: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The folder in a process that knows nothing of layerscope."""
     if how == "forked":
         monkeypatch.setattr(verifying, "subprocess", SimpleNamespace(run=forked))
-    drafts = [
-        draft_of(
-            tiny_model(family),
-            layer,
-            readout,
-            tmp_path / family,
-            head=Head(MEAN, None, "some texts"),
-            max_length=64,
-        )
-        for family, layer, readout in (
-            ("gpt_neox", 1, "one-word/last/raw/keep/corpus"),
-            ("modernbert", 0, "plain/cls/applied"),
-        )
-    ]
-    drafts.append(
-        draft_of(joining_model(), 3, "one-word/last/raw", tmp_path / "joining", max_length=64)
-    )
-    for draft in drafts:
-        one = verifying.verify(draft)
-        assert one.cosine_distance < 1e-9, draft.folder
-        assert one.state_error < 1e-4
-        assert one.texts > 20
-        assert one.cut_texts >= 2
-        assert set(one.versions) == {"sentence_transformers", "transformers", "torch"}
-        assert set(one.texts_per_second) == {"original", "export"}
-        assert min(one.texts_per_second.values()) > 0
-    exact = [draft.framed.exact_when_cut for draft in drafts]
-    assert exact == [False, True, False]  # the closing quote is lost there, and that is said
+    model = joining_model() if family == "joining" else tiny_model(family)
+    monkeypatch.chdir(tmp_path)  # the fresh process works elsewhere
+    draft = draft_of(model, layer, readout, Path("folder"), head=HEAD, max_length=64)
+    verification = verifying.verify(draft)
+    assert verification.cosine_distance < 1e-9
+    assert verification.state_error < 1e-4
+    assert verification.texts > 20
+    assert verification.cut_texts >= 2
+    assert set(verification.versions) == {"sentence_transformers", "transformers", "torch"}
+    assert set(verification.texts_per_second) == {"original", "export"}
+    assert min(verification.texts_per_second.values()) > 0
+    assert draft.framed.exact_when_cut == exact_when_cut
 
 
 @pytest.mark.usefixtures("here")
-def test_tampering_is_found(tmp_path: Path) -> None:
-    model = tiny_model("llama")
-    draft = draft_of(
-        model,
-        2,
-        "plain/mean/applied/keep/corpus",
-        tmp_path,
-        head=Head(MEAN, None, "some texts"),
-    )
+def test_tampering_is_noticed(tmp_path: Path) -> None:
+    readout = "plain/mean/applied/keep/corpus"
+    draft = draft_of(tiny_model("llama"), 2, readout, tmp_path, head=HEAD)
     assert verifying.verify(draft).cosine_distance < 1e-9
-    file = tmp_path / "model.safetensors"
-    whole = file.read_bytes()
-    weights = load_file(file)
+
+    def refuse(file: Path, change: bytes) -> None:
+        before = file.read_bytes()
+        file.write_bytes(change)
+        with pytest.raises(ExportError, match="does not give back layer 2 of tiny-llama"):
+            verifying.verify(draft)
+        file.write_bytes(before)
+
+    weights = load_file(tmp_path / "model.safetensors")
     weights["norm.weight"] = weights["norm.weight"] * (1 + 0.05 * torch.randn(32))
-    save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(ExportError, match="does not give back layer 2 of tiny-llama"):
-        verifying.verify(draft)
-    file.write_bytes(whole)
+    save_file(weights, tmp_path / "changed.safetensors", metadata={"format": "pt"})
+    refuse(tmp_path / "model.safetensors", (tmp_path / "changed.safetensors").read_bytes())
     pooling = tmp_path / "1_Pooling" / "config.json"
-    told = pooling.read_text()
-    changed = {
-        **json.loads(told),
-        "pooling_mode_mean_tokens": False,
-        "pooling_mode_max_tokens": True,
-    }
-    pooling.write_text(json.dumps(changed))
-    with pytest.raises(ExportError, match="does not give back"):
-        verifying.verify(draft)
-    pooling.write_text(told)
-    bias = load_file(tmp_path / "2_Dense" / "model.safetensors")
-    save_file(
-        {**bias, "linear.bias": -bias["linear.bias"]}, tmp_path / "2_Dense" / "model.safetensors"
-    )
-    with pytest.raises(ExportError, match="does not give back"):
-        verifying.verify(draft)
+    modes = {"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}
+    refuse(pooling, json.dumps({**json.loads(pooling.read_text()), **modes}).encode())
+    dense = tmp_path / "2_Dense" / "model.safetensors"
+    bias = load_file(dense)
+    save_file({**bias, "linear.bias": -bias["linear.bias"]}, tmp_path / "changed.safetensors")
+    refuse(dense, (tmp_path / "changed.safetensors").read_bytes())
 
 
 def test_a_folder_that_does_not_load_is_an_error(
@@ -188,9 +159,8 @@ def test_a_folder_that_does_not_load_is_an_error(
     child = tmp_path / "child.py"
     child.write_text("raise SystemExit('ValueError: no such thing')")
     monkeypatch.setattr(verifying.reload_child, "__file__", str(child))
-    with pytest.raises(
-        ExportError, match="could not be loaded in a fresh process: ValueError: no such thing"
-    ):
+    message = "could not be loaded in a fresh process: ValueError: no such thing"
+    with pytest.raises(ExportError, match=message):
         verifying.verify(draft)
 
 
@@ -211,23 +181,9 @@ def test_half_precision(tmp_path: Path) -> None:
         "half",
         {**model.identity, "dtype": "bfloat16"},
     )
-    draft = draft_of(
-        half,
-        2,
-        "plain/mean/raw/keep/corpus",
-        tmp_path,
-        head=Head(MEAN, None, "some texts"),
-    )
+    draft = draft_of(half, 2, "plain/mean/raw/keep/corpus", tmp_path, head=HEAD)
     assert verifying.verify(draft).cosine_distance < 5e-3
     assert load_file(tmp_path / "model.safetensors")["norm.weight"].dtype == torch.bfloat16
-
-
-def test_the_fresh_process_is_told_a_full_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    draft = draft_of(tiny_model("llama"), 1, "plain/mean/applied", Path("beside"))
-    assert verifying._job(draft)["folder"] == str(tmp_path / "beside")
 
 
 def test_a_folder_that_reads_longer_texts_is_verified_on_one_that_it_cuts(tmp_path: Path) -> None:
@@ -238,7 +194,6 @@ def test_a_folder_that_reads_longer_texts_is_verified_on_one_that_it_cuts(tmp_pa
     assert len(draft.framed.ids(draft.texts[-1:])[0]) == 128
 
 
-@pytest.mark.usefixtures("here")
 def test_a_full_disk_is_not_taken_for_a_model_that_cannot_be_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,4 +206,4 @@ def test_a_full_disk_is_not_taken_for_a_model_that_cannot_be_cut(
     with pytest.raises(LayerscopeError, match="no space left on the disk") as caught:
         export(tiny_model("llama"), 2, out=tmp_path / "out")
     assert "cannot be cut" not in str(caught.value)
-    assert sorted(path.name for path in tmp_path.iterdir()) == []
+    assert not list(tmp_path.iterdir())

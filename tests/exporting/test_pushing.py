@@ -14,7 +14,7 @@ import layerscope
 from layerscope.errors import ExportError, LayerscopeError
 from layerscope.exporting.pushing import pack, push
 from layerscope.store.records import check_files
-from tests.cli.support import assert_refused, run_main
+from tests.cli.support import Ended, assert_refused, run_main
 from tests.exporting.conftest import here, verified_here
 from tests.faults.conftest import files, hub, other_files
 from tests.faults.hub import Hub, Repository, Request
@@ -44,15 +44,10 @@ def improved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_arrives_whole_and_without_texts(
     logged_in: Hub, improved: Path, tmp_path: Path
 ) -> None:
-    (improved / "notes of mine.txt").write_text(TEXTS[0])
+    (improved / "notes.txt").write_text(TEXTS[0])
     parcel = pack(improved, "me/better")
-    assert {
-        "map.safetensors",
-        "neighbors.csv",
-        "neighbors.parquet",
-        "manifest.json",
-        "notes of mine.txt",
-    } <= set(parcel.stays)
+    tables = {"map.safetensors", "neighbors.csv", "neighbors.parquet"}
+    assert {*tables, "manifest.json", "notes.txt"} <= set(parcel.stays)
     assert "private" in str(parcel)
     address = push(parcel)
     assert address == f"{logged_in.address}/me/better"
@@ -64,14 +59,13 @@ def test_a_folder_arrives_whole_and_without_texts(
     card = sent["README.md"].decode()
     assert 'SentenceTransformer("me/better")' in card
     assert "map.safetensors" not in card
-    got = tmp_path / "got"
+    copied = tmp_path / "copied"
     for name, content in sent.items():
-        (got / name).parent.mkdir(parents=True, exist_ok=True)
-        (got / name).write_bytes(content)
-    assert not any(problem for _, problem in check_files(got))  # it says of itself what it holds
-    vectors = [
-        layerscope.encode(str(folder), TEXTS[:5], progress=False) for folder in (improved, got)
-    ]
+        (copied / name).parent.mkdir(parents=True, exist_ok=True)
+        (copied / name).write_bytes(content)
+    assert not any(problem for _, problem in check_files(copied))
+    folders = (str(improved), str(copied))
+    vectors = [layerscope.encode(folder, TEXTS[:5], progress=False) for folder in folders]
     assert np.array_equal(*vectors)
     assert layerscope.load_run(improved).push("me/better") == address  # again: it is ours
 
@@ -84,53 +78,58 @@ def test_what_was_not_saved_cannot_be_pushed(logged_in: Hub) -> None:
 
 
 def test_on_the_command_line(
-    logged_in: Hub, improved: Path, model_folder: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    logged_in: Hub,
+    improved: Path,
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(*words: object) -> Ended:
+        return run_main(monkeypatch, capsys, "export", *words)
+
     monkeypatch.chdir(tmp_path)
-    words = ("export", model_folder, "--layer", "2", "--max-length", "32", "--out", "cut", "--push")
-    assert run_main(monkeypatch, capsys, *words, "me/cut").code == 1  # nobody answers
-    overwrite = (*words[:-1], "--overwrite", "--push")
-    ended = run_main(monkeypatch, capsys, *overwrite, "cut", "--yes")
-    assert_refused(ended, "such as user/name, not 'cut'")
+    cut = (model_folder, "--layer", "2", "--max-length", "32", "--out", "cut", "--overwrite")
+    assert run(*cut, "--push", "me/cut").code == 1  # nobody answers
+    assert_refused(run(*cut, "--push", "cut", "--yes"), "such as user/name, not 'cut'")
     assert not logged_in.log
-    words = overwrite
-    ended = run_main(monkeypatch, capsys, *words, "me/cut", "--yes", "--json")
+    ended = run(*cut, "--push", "me/cut", "--yes", "--json")
     assert ended.code == 0, ended
     assert json.loads(ended.out)["url"] == f"{logged_in.address}/me/cut"
     assert "to the hub as me/cut (private): " in ended.err
-    ended = run_main(
-        monkeypatch, capsys, "export", improved, "--push", "me/open", "--public", "--yes"
-    )
+    ended = run(improved, "--push", "me/open", "--public", "--yes")
     assert (ended.code, ended.out.strip()) == (0, f"{logged_in.address}/me/open")
     assert not logged_in.models["me/open"].private
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.confirm", lambda *given, **options: False)
-    assert (
-        "nothing was sent"
-        in run_main(monkeypatch, capsys, "export", improved, "--push", "me/not").err
-    )
+    monkeypatch.setattr("typer.confirm", lambda *words, **options: False)
+    assert "nothing was sent" in run(improved, "--push", "me/not").err
     assert "me/not" not in logged_in.models
     monkeypatch.delenv("HF_TOKEN")
-    ended = run_main(monkeypatch, capsys, "export", improved, "--push", "me/not", "--yes")
+    ended = run(improved, "--push", "me/not", "--yes")
     assert ended.code == 1
     assert "needs an access token. Log in (`hf auth login`)" in ended.err
 
 
-def test_what_is_there_is_not_overwritten_or_opened_to_others(
-    logged_in: Hub, improved: Path
+@pytest.mark.parametrize(
+    ("present", "is_private", "is_public", "message"),
+    [
+        ({"model.bin": b"x"}, True, False, "holds no export of layerscope"),
+        ({"layerscope.json": b"{}"}, False, False, "is there and public"),
+        ({"layerscope.json": b"{}"}, True, True, "is there and private, and stays so"),
+    ],
+)
+def test_a_repository_is_not_overwritten_or_opened_to_others(
+    logged_in: Hub,
+    improved: Path,
+    present: dict[str, bytes],
+    is_private: bool,
+    is_public: bool,
+    message: str,
 ) -> None:
-    logged_in.models["me/other"] = Repository({"main": {"model.bin": b"x"}}, private=True)
-    with pytest.raises(ExportError, match="holds no export of layerscope"):
-        push(pack(improved, "me/other"))
-    logged_in.models["me/seen"] = Repository({"main": {"layerscope.json": b"{}"}})
-    with pytest.raises(ExportError, match="is there and public"):
-        push(pack(improved, "me/seen"))
-    assert set(logged_in.models["me/seen"].revisions["main"]) == {"layerscope.json"}
-    logged_in.models["me/hidden"] = Repository({"main": {"layerscope.json": b"{}"}}, private=True)
-    with pytest.raises(ExportError, match="is there and private, and stays so"):
-        push(pack(improved, "me/hidden", public=True))
-    assert set(logged_in.models["me/hidden"].revisions["main"]) == {"layerscope.json"}
+    logged_in.models["me/there"] = Repository({"main": dict(present)}, private=is_private)
+    with pytest.raises(ExportError, match=message):
+        push(pack(improved, "me/there", public=is_public))
+    assert logged_in.models["me/there"].revisions["main"] == present
 
 
 def test_an_earlier_export_is_replaced_and_other_files_stay(logged_in: Hub, improved: Path) -> None:
@@ -149,19 +148,25 @@ def test_an_earlier_export_is_replaced_and_other_files_stay(logged_in: Hub, impr
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "name"),
     [
         (("--format", "onnx"), "formats"),
-        (("--readout", "plain/mean"), "readout"), (("--max-length", "32"), "max_length"),
-        (("--out", "o"), "out"), (("--option", "normalize=false"), "normalize"), (("--model-option", "dtype=float16"), "dtype"),
+        (("--readout", "plain/mean"), "readout"),
+        (("--out", "o"), "out"),
+        (("--option", "normalize=false"), "normalize"),
+        (("--model-option", "dtype=float16"), "dtype"),
     ],
-)  # fmt: skip
+)
 def test_an_export_is_pushed_as_it_is(
-    words: tuple[str, ...], named: str, logged_in: Hub, improved: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    words: tuple[str, ...],
+    name: str,
+    logged_in: Hub,
+    improved: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ended = run_main(monkeypatch, capsys, "export", improved, "--push", "me/as", "--yes", *words)
-    assert_refused(ended, f"pushed as it is: leave out {named}")
+    assert_refused(ended, f"pushed as it is: leave out {name}")
     assert "me/as" not in logged_in.models
 
 

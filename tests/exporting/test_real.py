@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,27 +43,28 @@ def loaded() -> Callable[[str], LoadedModel]:
 
 
 PATTERNS = ("one-word", "query: {text}", "Summary of {text}:\n", "{text} In short,")
-FRAMED = [*(("minilm-l6", pattern) for pattern in PATTERNS), ("smollm2-135m", "one-word"), ("smollm2-135m", "{text} In short,"),
-          *(pytest.param("smollm2-135m", pattern, marks=pytest.mark.slow) for pattern in PATTERNS[1:3])]  # fmt: skip
+FRAMED = [
+    *(("minilm-l6", pattern) for pattern in PATTERNS),
+    ("smollm2-135m", "one-word"),
+    ("smollm2-135m", "{text} In short,"),
+    *(pytest.param("smollm2-135m", pattern, marks=pytest.mark.slow) for pattern in PATTERNS[1:3]),
+]
 
 
 @pytest.mark.parametrize(("name", "pattern"), FRAMED)
 def test_templates_on_real_sentences(
     loaded: Callable[[str], LoadedModel], name: str, pattern: str
 ) -> None:
-    model, template = loaded(name), get_template(pattern)
+    model = loaded(name)
+    template = get_template(pattern)
     framed = frame_tokenizer(model, template, 256, verification_texts(brief=True))
-    sentences = [
-        part.strip() + "."
-        for text in load_corpus("lee").texts[:30]
-        for part in text.split(".")
-        if part.strip()
-    ]
-    wanted = tokenize_texts(model, template, sentences, 256)
-    fitting = [i for i, one in enumerate(wanted) if not one.truncated]
-    found = framed.ids(sentences)
+    parts = [part.strip() for text in load_corpus("lee").texts[:30] for part in text.split(".")]
+    sentences = [f"{part}." for part in parts if part]
+    expected = tokenize_texts(model, template, sentences, 256)
+    pairs = zip(framed.ids(sentences), expected, strict=True)
+    fitting = [(ids, text.ids) for ids, text in pairs if not text.truncated]
     assert len(fitting) > 200
-    assert [found[i] for i in fitting] == [wanted[i].ids for i in fitting]
+    assert all(ids == expected_ids for ids, expected_ids in fitting)
 
 
 @pytest.mark.parametrize(("name", "layer", "readout"), CASES)
@@ -74,27 +76,29 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, data, limit = loaded(name), shared_data(), 20
+    model = loaded(name)
+    tasks: dict[str, Any] = {"data_dir": shared_data(), "sample": 20}
+    store = tmp_path / "store"
+    options: dict[str, Any] = {"layers": [layer, -1], "readouts": [readout], "max_length": 96}
     run = evaluate(
-        model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", sample=limit, scoring_workers=0,
-        layers=[layer, -1], readouts=[readout], max_length=96,
-    )  # fmt: skip
-    task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load().task
+        model,
+        ["STSBenchmark"],
+        out=tmp_path / "run",
+        store=store,
+        scoring_workers=0,
+        **tasks,
+        **options,
+    )
+    task = resolve_tasks("STSBenchmark", **tasks)[0].load().task
     monkeypatch.setattr(verifying, "reload", reload_here)
     monkeypatch.setattr(start, "verification_texts", lambda: verification_texts(brief=True))
-    # without a length the folder reads as much as the model can, and is verified on that much: a
-    # minute for a model of 135M
+    # Without a length the folder reads as much as the model can, and is verified on that much: a
+    # minute for a model of 135M.
     length = 96 if name == "smollm2-135m" else None
-    done = export(
-        model,
-        layer,
-        readout=readout,
-        choice=run.path,
-        store=tmp_path / "store",
-        out=tmp_path / "folder",
-        max_length=length,
-    )
+    evidence: dict[str, Any] = {"choice": run.path, "store": store}
+    out = tmp_path / "folder"
+    done = export(model, layer, readout=readout, out=out, max_length=length, **evidence)
     assert done.cosine_distance < 1e-5
-    folder = st.SentenceTransformer(str(done.path), device="cpu")
-    row = done.facts["evidence"]["scores"][0]
-    assert 100 * mteb_score(task, folder) == pytest.approx(row["score"], abs=0.01)
+    folder = st.SentenceTransformer(str(out), device="cpu")
+    score = done.facts["evidence"]["scores"][0]["score"]
+    assert 100 * mteb_score(task, folder) == pytest.approx(score, abs=0.01)
