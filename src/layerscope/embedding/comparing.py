@@ -125,7 +125,7 @@ def compare(
         command.bar.begin("reading|texts", len(models) * (len(texts) + len(labeled_texts)))
         for model in models:
             loaded = command.load(model, here=True)
-            if loaded.name in [other.name for other in compared]:
+            if loaded.name in [earlier.name for earlier in compared]:
                 raise InvalidValueError(f"two models are called {loaded.name}. Give each once.")
             knows = knows_language(loaded, texts[:200])
             if not knows:
@@ -135,14 +135,14 @@ def compare(
             compared.append(_read(command, model, loaded, texts, labeled_texts, knows))
     agreement = _agreement(compared)
     count = len(compared)
-    others = (agreement.sum(axis=1) - np.diag(agreement)) / (count - 1)
+    mean_agreement = (agreement.sum(axis=1) - np.diag(agreement)) / (count - 1)
     columns: dict[str, Any] = {
         "model": [model.name for model in compared],
         "read": [model.read for model in compared],
     }
     measure = ""
     if labeled is None:
-        pick, verdict = choose_without_labels(compared, others)
+        pick, verdict = choose_without_labels(compared, mean_agreement)
     else:
         scores = label_scores(compared, labeled)
         pick, verdict = choose_by_labels(compared, labeled, scores)
@@ -151,7 +151,7 @@ def compare(
             measure = "right nearest neighbor, %"
         columns[measure] = scores.values
     columns |= {
-        "agreement with others": others.to_numpy(),
+        "agreement with others": mean_agreement.to_numpy(),
         "texts per second": [model.texts_per_second for model in compared],
         "parameters, M": [model.parameters / 1e6 for model in compared],
         "vector": [model.vectors.shape[1] for model in compared],
@@ -231,15 +231,15 @@ def _agreement(models: Sequence[ComparedModel]) -> pd.DataFrame:
     return pd.DataFrame((values + values.T) / 2, index=names, columns=names)
 
 
-def _speed_ratio(model: ComparedModel, other: ComparedModel) -> float:
-    return model.texts_per_second / other.texts_per_second
+def _speed_ratio(model: ComparedModel, rival: ComparedModel) -> float:
+    return model.texts_per_second / rival.texts_per_second
 
 
-def _compare_speed(model: ComparedModel, other: ComparedModel) -> str:
-    ratio = _speed_ratio(model, other)
+def _compare_speed(model: ComparedModel, rival: ComparedModel) -> str:
+    ratio = _speed_ratio(model, rival)
     if ratio >= 1:
-        return f"It is {ratio:.1f} × as fast as {other.name}."
-    return f"It is {1 / ratio:.1f} × slower than {other.name}."
+        return f"It is {ratio:.1f} × as fast as {rival.name}."
+    return f"It is {1 / ratio:.1f} × slower than {rival.name}."
 
 
 def choose_by_labels(
@@ -257,13 +257,13 @@ def choose_by_labels(
         pick = decision.chosen
     ranking = np.argsort(-np.nan_to_num(scores.values, nan=-np.inf), kind="stable")
     rival = next(int(i) for i in ranking if i != pick)
-    what = "rank correlation × 100"
+    unit_words = "rank correlation × 100"
     if labeled.kind == "classification":
-        what = "% of the labeled texts have a right nearest neighbor"
+        unit_words = "% of the labeled texts have a right nearest neighbor"
     is_tied = decision.tied[pick] and decision.tied[rival]
     tie = ", which these labels cannot tell from it" if is_tied else ""
     return models[pick], (
-        f"Use {models[pick].name}: {scores.values[pick]:.1f} {what}; {models[rival].name} has "
+        f"Use {models[pick].name}: {scores.values[pick]:.1f} {unit_words}; {models[rival].name} has "
         f"{scores.values[rival]:.1f}{tie}. {_compare_speed(models[pick], models[rival])}"
     )
 

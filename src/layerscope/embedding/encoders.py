@@ -81,10 +81,10 @@ class Encoder(ABC):
         if engine.remote:
             starts = range(0, len(texts), _SPAN)
             spans = [slice(start, min(start + _SPAN, len(texts))) for start in starts]
-            parts = dict(engine.run(EmbedWork(self, texts, kind), spans, advance))
-            columns = zip(*(parts[i].vectors for i in range(len(spans))), strict=True)
+            results = dict(engine.run(EmbedWork(self, texts, kind), spans, advance))
+            columns = zip(*(results[i].vectors for i in range(len(spans))), strict=True)
             vectors = [np.concatenate(column) for column in columns]
-            embedded = Embedded(vectors, sum(part.cut for part in parts.values()))
+            embedded = Embedded(vectors, sum(result.cut for result in results.values()))
         else:
             with quiet():
                 self.open()

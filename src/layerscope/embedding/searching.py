@@ -103,16 +103,16 @@ def nearest(query: np.ndarray, blocks: Iterable[Block], top: int) -> pd.DataFram
     return pd.DataFrame(table)
 
 
-def _vector_column(facts: dict[str, Any], own: dict[str, Any], file: str | Path) -> str:
+def _vector_column(facts: dict[str, Any], expected: dict[str, Any], file: str | Path) -> str:
     """Return the column of a file of vectors that an encoder made; raise if there is none."""
     column = VECTOR
     layers = facts.get("layers")
-    layer = own.get("layers", [None])[0]
+    layer = expected.get("layers", [None])[0]
     if isinstance(layers, list) and len(layers) > 1 and layer in layers:
         column = f"layer_{layer}"
-        own = {**own, "layers": layers}
+        expected = {**expected, "layers": layers}
     recorded = without_name(facts)
-    if any(recorded.get(name) != value for name, value in without_name(own).items()):
+    if any(recorded.get(name) != value for name, value in without_name(expected).items()):
         model = facts.get("model")
         author = "another model"
         if isinstance(model, dict):

@@ -243,8 +243,8 @@ def vectors_in(
                 if vectors.shape[1] != width or not np.isfinite(vectors).all():
                     raise ValueError(f"its vectors are not {width} numbers each")
                 is_vector = pa.types.is_fixed_size_list
-                others = [field.name for field in group.schema if not is_vector(field.type)]
-                yield vectors, group.select(others).to_pylist()
+                names = [field.name for field in group.schema if not is_vector(field.type)]
+                yield vectors, group.select(names).to_pylist()
     except damage as error:
         raise DataError(
             f"{file} does not hold the vectors that `embed` writes: {one_line(str(error))}. "

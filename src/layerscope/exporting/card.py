@@ -80,14 +80,14 @@ def _gain(row: Mapping[str, Any]) -> str:
 
 def size_words(facts: Mapping[str, Any]) -> str:
     """Return the size of an export beside its model, and the reason if it is not smaller."""
-    own = facts["parameters"] / 1e6
+    size = facts["parameters"] / 1e6
     whole = facts["base"]["parameters"] / 1e6
-    if own < whole:
-        return f"{own:.1f} M parameters instead of {whole:.1f} M"
+    if size < whole:
+        return f"{size:.1f} M parameters instead of {whole:.1f} M"
     reason = "every block is needed"
     if facts["blocks"]["filler"]:
         reason = "a block of zeros takes the place of the next one"
-    return f"{own:.1f} M parameters, no fewer than the whole model ({reason})"
+    return f"{size:.1f} M parameters, no fewer than the whole model ({reason})"
 
 
 def block_words(blocks: Mapping[str, Any]) -> str:

@@ -117,12 +117,12 @@ def cut(model: LoadedModel, layer: int, filler: bool) -> nn.Module:
     if filler:
         numbers.append(min(layer, model.n_blocks - 1))
         blocks.append(_zeros(model.anatomy.blocks[numbers[-1]]))
-    part = with_blocks(model, numbers, blocks)
+    cut_model = with_blocks(model, numbers, blocks)
     if hasattr(model.module, "pooler"):
         # BERT's pooler belongs to the last layer of the whole model. Without one, loading would
         # make one at random and warn of it.
-        part.pooler = _zero_pooler(part)
-    return part
+        cut_model.pooler = _zero_pooler(cut_model)
+    return cut_model
 
 
 def capture_states(model: LoadedModel, layer: int, norm: str, ids: Tensor) -> Tensor:
@@ -150,15 +150,15 @@ def _equal(state: Any, expected: Tensor) -> bool:
     return difference <= tolerance * float(expected.abs().max())
 
 
-def write_weights(part: Any, folder: Path) -> None:
+def write_weights(cut_model: Any, folder: Path) -> None:
     """Write the config and the weights of a model."""
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in folder.glob("*.safetensors*"):
         earlier.unlink()
     with quiet():
-        part.config.use_cache = False  # nothing is generated with it
-        vars(part.config).pop("auto_map", None)  # the class is one that transformers has
-        part.save_pretrained(folder, max_shard_size="100GB")
+        cut_model.config.use_cache = False  # nothing is generated with it
+        vars(cut_model.config).pop("auto_map", None)  # the class is one that transformers has
+        cut_model.save_pretrained(folder, max_shard_size="100GB")
 
 
 def _reload_and_run(folder: Path, ids: Tensor) -> Any:
@@ -178,27 +178,27 @@ def _zeros(block: nn.Module) -> nn.Module:
     return zeros
 
 
-def _zero_pooler(part: Any) -> nn.Module | None:
-    pooler = part.pooler
+def _zero_pooler(cut_model: Any) -> nn.Module | None:
+    pooler = cut_model.pooler
     if pooler is None:
         with quiet():
-            pooler = type(part)(copy.deepcopy(part.config)).pooler
+            pooler = type(cut_model)(copy.deepcopy(cut_model.config)).pooler
     if pooler is None:
         return None
-    return _zeros(pooler).to(next(part.parameters()).dtype)
+    return _zeros(pooler).to(next(cut_model.parameters()).dtype)
 
 
 def with_blocks(model: LoadedModel, numbers: Sequence[int], modules: Sequence[nn.Module]) -> Any:
     """Return a copy of a model with other blocks, `numbers` in the whole one. Weights are shared."""
     module = model.module
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    part: Any = copy.deepcopy(module, shared)
+    cut_model: Any = copy.deepcopy(module, shared)
     path = block_list_path(module, model.anatomy.blocks)
     assert path is not None
     parent, _, leaf = path.rpartition(".")
-    setattr(part.get_submodule(parent), leaf, nn.ModuleList(modules))
-    set_blocks(part.config, numbers, model.n_blocks)
-    return part
+    setattr(cut_model.get_submodule(parent), leaf, nn.ModuleList(modules))
+    set_blocks(cut_model.config, numbers, model.n_blocks)
+    return cut_model
 
 
 def set_blocks(config: Any, blocks: Sequence[int], of: int) -> dict[str, Any]:
@@ -217,9 +217,9 @@ def set_blocks(config: Any, blocks: Sequence[int], of: int) -> dict[str, Any]:
 
 def block_list_path(module: nn.Module, blocks: Any) -> str | None:
     """Return the path of the list that holds the blocks, or None."""
-    for path, part in module.named_modules():
-        if isinstance(part, nn.ModuleList) and len(part) >= len(blocks):
-            pairs = zip(part, blocks, strict=False)
+    for path, child in module.named_modules():
+        if isinstance(child, nn.ModuleList) and len(child) >= len(blocks):
+            pairs = zip(child, blocks, strict=False)
             if all(member is block for member, block in pairs):
                 return path
     return None

@@ -66,8 +66,8 @@ class ExportEvidence:
 
     def check(self, model: LoadedModel) -> None:
         """Raise for evidence about another model, by weights, settings, precision or adapters."""
-        own = ModelIdentity.of(self.choice.identity)
-        difference = own.difference(ModelIdentity.of(model.identity))
+        identity = ModelIdentity.of(self.choice.identity)
+        difference = identity.difference(ModelIdentity.of(model.identity))
         if difference is not None:
             raise ExportError(
                 f"{self.source} is about another model than {model.name}: {difference}."
@@ -108,8 +108,8 @@ class ExportEvidence:
         if not isinstance(self.run, Evaluation):
             return []
         gains = self.run.gains.assign(readout=readout_names(self.run.gains))
-        same = gains[gains["readout"] == readout.name]
-        rows = same[same["layer"] == layer].set_index(TASK_COLUMNS)
+        is_chosen = (gains["readout"] == readout.name) & (gains["layer"] == layer)
+        rows = gains[is_chosen].set_index(TASK_COLUMNS)
         if rows.empty:
             names = ", ".join(sorted(set(gains["readout"])))
             raise ExportError(

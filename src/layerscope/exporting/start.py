@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.heads import Head
 from layerscope.core.options import ModelOptions
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout
@@ -42,7 +41,6 @@ def export(
     tokenizer: Any = None,
     center_on: str | Path | Sequence[str] | None = None,
     column: str | None = None,
-    head: Head | None = None,
     max_length: int | None = None,
     normalize: bool | None = None,
     formats: Sequence[str] = (),
@@ -58,8 +56,6 @@ def export(
       evidence in the model card. From an evaluation come the maximum length, the scaling and the
       mean for centering as well.
     - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts.
-    - `head`: what is applied to the pooled vectors, if it is already known: a mean to subtract, or
-      a linear map that `improve` fitted.
     - `normalize`: scale vectors to length 1. None: as in the run, or in the model's own pipeline.
     - `out`: the folder to write; by default `exports/` and the model's name. An earlier export
       there is replaced only with `overwrite`.
@@ -102,9 +98,10 @@ def export(
             f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run."
         )
     readout = readout or Readout()
-    _check_readout(loaded, readout, head, center_on is not None)
+    _check_readout(loaded, readout, center_on is not None)
+    head = None
     mean_texts = None
-    if readout.centering == "corpus" and head is None:
+    if readout.centering == "corpus":
         if center_on is not None:
             mean_texts = _read_texts(center_on, column)
         elif evidence is not None:
@@ -138,10 +135,8 @@ def export(
     return write_export(request, place, overwrite, formats=chosen_formats)
 
 
-def _check_readout(
-    model: LoadedModel, readout: Readout, head: Head | None, has_center: bool
-) -> None:
-    """Raise for a readout that cannot be exported of this model, with this head or mean."""
+def _check_readout(model: LoadedModel, readout: Readout, has_center: bool) -> None:
+    """Raise for a readout that cannot be exported of this model."""
     check_expressible(readout)
     check_cuttable(model)
     if POOLINGS.get(readout.pooling).needs_cls and not model.has_class_token:
@@ -149,10 +144,9 @@ def _check_readout(
             f"readout {readout.name!r}: {model.name} has no CLS token. The nearest: "
             f"readout='{readout.template}/last/…'"
         )
-    if readout.centering == HEAD and (head is None or head.matrix is None):
+    if readout.centering == HEAD:
         raise ExportError(
-            f"readout {readout.name!r} goes through a head, which `improve` fits and exports; or "
-            "give it (head=)."
+            f"readout {readout.name!r} goes through a head, which `improve` fits and exports."
         )
     if has_center and readout.centering != "corpus":
         raise ExportError(

@@ -94,7 +94,8 @@ def frame_tokenizer(
     whole = [text for text, tokens in tokenized if not tokens.truncated]
     wrong = []
     for length in range(len(suffix) + 1):
-        joined, appended = suffix[:length], suffix[length:]
+        joined = suffix[:length]
+        appended = suffix[length:]
         if any(token in joined for token in added):
             break
         tokenizer = _with_template(model, prefix, joined, appended)

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerscope.capture import Batch, expand_sites
-from layerscope.capture.pooling import Pooler
+from layerscope.capture import expand_sites
 from layerscope.core.heads import Head
 from layerscope.core.readout import Readout
+from layerscope.core.templates import get_template
 from layerscope.errors import ExportError
 from layerscope.exporting import reload_child
 from layerscope.exporting.cutting import capture_states
 from layerscope.exporting.draft import Draft
-from layerscope.forward import BatchRunner
 from layerscope.models import LoadedModel
-from layerscope.vectors.tokenize import tokenize_texts
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder
+from layerscope.vectors.tokenize import TokenizedText, tokenize_texts
 
 __all__ = ["cosine_distances", "pooled_vectors"]
 
@@ -205,18 +205,12 @@ def pooled_vectors(
 
     They are neither centered nor scaled.
     """
-    site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
+    sites = [site for site in expand_sites(None, model.anatomy) if site.layer == layer]
     kind = f"{readout.pooling}/{readout.final_norm}"
+    request = EncodeRequest(get_template("plain"), tuple(sites), (kind,), 0, batch_size)
     rows = [list(row) or [model.pad_id] for row in ids]
-    vectors = np.empty((len(rows), model.width), dtype=np.float32)
-    with Pooler(model.anatomy, [site], [kind]) as pooler:
-
-        def keep(items: list[int], batch: Batch) -> None:
-            pooled, _ = pooler.pool(batch, [(0, len(rows[i])) for i in items], model.run)
-            vectors[items] = pooled[kind][0].cpu()
-
-        BatchRunner(model, batch_size).run(rows, keep)
-    return vectors
+    tokenized = [TokenizedText(row, (0, len(row)), False) for row in rows]
+    return TextEncoder(model, request).run(tokenized).vectors[kind][0]
 
 
 def finished(vectors: np.ndarray, head: Head | None, unit: bool) -> np.ndarray:

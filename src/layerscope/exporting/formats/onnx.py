@@ -107,7 +107,7 @@ def write_graph(draft: Draft) -> dict[str, Any]:
         )
     return {
         "file": f"onnx/{file.name}",
-        "bytes": sum(part.stat().st_size for part in file.parent.glob(f"{file.stem}.*")),
+        "bytes": sum(piece.stat().st_size for piece in file.parent.glob(f"{file.stem}.*")),
         "cosine_distance": distance,
         "mean_cosine_distance": float(np.nanmean(np.concatenate(distances))),
     }
