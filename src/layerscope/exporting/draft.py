@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.files import read_json
 from layerscope.core.heads import Head
-from layerscope.core.json import read_json
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
 from layerscope.core.templates import SLOT, Template, get_template
