@@ -19,6 +19,11 @@ from layerscope.errors import LayerscopeError
 
 __all__ = ["Catalogue", "Entry", "Installed", "Origin", "is_offline"]
 
+MODEL_FORMS = (
+    "A model can also be a folder with config.json and safetensors, a .gguf file, or a hub id "
+    "org/name[@revision]."
+)
+
 
 def is_offline() -> bool:
     """Return whether HF_HUB_OFFLINE forbids downloads."""
@@ -80,14 +85,9 @@ class Entry:
         return self.path if self.is_cached() else self.origin.fetch(self)
 
     def facts(self) -> dict[str, Any]:
-        """Return what markers and reports say of it."""
-        values = {
-            "name": self.name,
-            "summary": self.summary,
-            "license": self.license,
-            "citation": self.citation,
-        }
-        return {key: value for key, value in values.items() if value}
+        """Return the facts for markers and reports."""
+        names = ("name", "summary", "license", "citation")
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,12 @@ class Installed(Origin):
         return self.installed() and self.folder().exists()
 
     def fetch(self, entry: Entry) -> Path:
-        folder = self.folder()
         raise LayerscopeError(
-            f"the installed folder of {entry.name} is not complete: {folder}. Install its package "
-            "again."
+            f"the installed folder of {entry.name} is not complete: {self.folder()}. Install its "
+            "package again."
         )
 
 
-MODEL_FORMS = "A model can also be a folder with config.json and safetensors, a .gguf file, or a hub id org/name[@revision]."
 E_co = TypeVar("E_co", bound=Entry)
 
 
@@ -136,14 +134,6 @@ class Catalogue(Registry[E_co]):
             find=_entries,
             hint=hint,
         )
-
-    def fetch(self, name: str) -> Path:
-        """Return the place of an entry's files, which are fetched if they are not on this machine."""
-        return self.get(name).fetch()
-
-    def is_cached(self, name: str) -> bool:
-        """Return whether an entry can be read without the network."""
-        return self.get(name).is_cached()
 
 
 def _entries(module: Any) -> list[Any]:

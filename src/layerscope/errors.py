@@ -27,31 +27,23 @@ __all__ = [
     "printable",
 ]
 
-_HARMFUL = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in (
-        *range(0x20),
-        *range(0x7F, 0xA0),
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-        0x2028,
-        0x2029,
-    )
-    if chr(code) not in "\t\n"
-}
+# control characters, line separators, and marks that reorder what is printed
+_HARMFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_MAX_SHOWN = 100
 
-# (kind, what people write) -> what they mean, where another name is nearer in its letters
 USUALLY_MEANT = {
     ("metric", "entropy"): "prompt_entropy",
     ("metric", "rank"): "effective_rank",
     ("metric", "sink"): "sink_ratio",
 }
+"""The name that people mean, by kind and by what they write, where another is nearer in its
+letters."""
 
 
 def printable(text: str) -> str:
-    """Return a text without what a terminal obeys: names from files may hold escapes that move, hide or
-    color what is printed."""
-    return text.translate(_HARMFUL)
+    """Return a text without what a terminal obeys: names from files may hold escapes that move,
+    hide or color what is printed."""
+    return _HARMFUL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(name: str) -> str:
@@ -60,8 +52,8 @@ def one_line(name: str) -> str:
 
 
 def clean_name(name: str) -> str:
-    """Return a name that somebody else chose, as it may be shown: itself, unless it holds line ends or
-    what a terminal obeys.
+    """Return a name that somebody else chose, as it may be shown: itself, unless it holds line ends
+    or what a terminal obeys.
 
     >>> clean_name("two  spaces"), clean_name("red \\x1b[31m\\nname")
     ('two  spaces', 'red \ufffd[31m name')
@@ -85,16 +77,16 @@ def clean_names(names: Iterable[str]) -> tuple[str, ...]:
     >>> clean_names(["a", "b\\x07", "b\\x08"])
     ('a', 'b\ufffd', 'b\ufffd (2)')
     """
-    out: dict[str, None] = {}
+    cleaned: list[str] = []
     for name in names:
         shown = clean_name(name)
         candidate = shown
         number = 1
-        while candidate in out:
+        while candidate in cleaned:
             number += 1
             candidate = f"{shown} ({number})"
-        out[candidate] = None
-    return tuple(out)
+        cleaned.append(candidate)
+    return tuple(cleaned)
 
 
 class LayerscopeError(Exception):
@@ -108,42 +100,50 @@ class InvalidValueError(LayerscopeError, ValueError):
     """A value that a parameter cannot have."""
 
 
-def near_misses(given: str, names: Iterable[str], most: int = 1) -> list[str]:
-    """Return the names that somebody who wrote `given` may have meant: the most similar first, then
+def near_misses(wrong: str, names: Iterable[str], limit: int = 1) -> list[str]:
+    """Return the names that somebody who wrote `wrong` may have meant: the most similar first, then
     those of which it is a part.
 
-    >>> near_misses("max_len", ["max_length", "model"]), near_misses("version", ["verify"]), near_misses("plian", ["plain"])
-    (['max_length'], [], ['plain'])
+    >>> near_misses("max_len", ["max_length", "model"]), near_misses("version", ["verify"])
+    (['max_length'], [])
     """
-    word = given.lower()
+    word = wrong.lower()
     by_lower = {name.lower(): name for name in sorted(names, reverse=True)}
-    similar = get_close_matches(word, by_lower, most, cutoff=0.65)
+    similar = get_close_matches(word, by_lower, limit, cutoff=0.65)
     longer = [
         name
         for name in sorted(by_lower, key=len)
         if len(word) >= 3 and (name.startswith(word) or word in re.split("[-_/]", name))
     ]
-    return [by_lower[name] for name in dict.fromkeys([*similar, *longer])][:most]
+    return [by_lower[name] for name in dict.fromkeys([*similar, *longer])][:limit]
 
 
 class UnknownNameError(InvalidValueError):
     """A name that is not one of the valid ones; suggests the nearest."""
 
-    def __init__(self, kind: str, given: str, valid: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, wrong: str, valid: Iterable[str], hint: str = "") -> None:
         names = sorted(valid)
-        match = USUALLY_MEANT.get((kind, given.lower()))
-        if match not in names:
-            match = next(iter(near_misses(given[:100], names)), None)
-        text = f"unknown {kind} {given if len(given) <= 100 else given[:97] + '...'!r}."
-        if match:
-            text += f" Did you mean {match!r}?"
-        text += f" Valid: {', '.join(names)}."
-        super().__init__(text + (f" {hint}" if hint else ""))
-        self.kind, self.given, self.nearest = kind, given, match
+        self.nearest = USUALLY_MEANT.get((kind, wrong.lower()))
+        if self.nearest not in names:
+            self.nearest = next(iter(near_misses(wrong[:_MAX_SHOWN], names)), None)
+        shown = wrong if len(wrong) <= _MAX_SHOWN else wrong[: _MAX_SHOWN - 3] + "..."
+        sentences = [f"unknown {kind} {shown!r}."]
+        if self.nearest:
+            sentences.append(f"Did you mean {self.nearest!r}?")
+        sentences.append(f"Valid: {', '.join(names)}.")
+        if hint:
+            sentences.append(hint)
+        super().__init__(" ".join(sentences))
 
 
-_FULL = "no space left on the disk. Free some space, or use a folder on another disk, and run the same command again."
-_FILES = "this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the same command again."
+_FULL = (
+    "no space left on the disk. Free some space, or use a folder on another disk, and run the same "
+    "command again."
+)
+_FILES = (
+    "this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the same "
+    "command again."
+)
 _LARGE = "a file is larger than it may be here. Raise the limit (`ulimit -f`), or use another disk."
 _ADVICE = {
     errno.ENOSPC: _FULL,
@@ -157,10 +157,14 @@ _ADVICE = {
 def os_advice(error: BaseException | None) -> str:
     """Return what to do if a machine's limits caused an error; empty for other errors."""
     if isinstance(error, MemoryError):
-        return "memory is short, or limited (`ulimit -v`, `ulimit -d`). Give less at once, or raise the limit."
-    # numpy tells of a write that was cut short without an error number
-    full = isinstance(error, OSError) and "requested and" in str(error)
-    return _FULL if full else _ADVICE.get(getattr(error, "errno", None) or 0, "")
+        return (
+            "memory is short, or limited (`ulimit -v`, `ulimit -d`). Give less at once, or raise "
+            "the limit."
+        )
+    # numpy reports a write that was cut short without an error number
+    if isinstance(error, OSError) and "requested and" in str(error):
+        return _FULL
+    return _ADVICE.get(getattr(error, "errno", None) or 0, "")
 
 
 class OfflineError(LayerscopeError):
@@ -168,7 +172,7 @@ class OfflineError(LayerscopeError):
 
 
 class DownloadError(LayerscopeError):
-    """A download failed, or what came is not what was expected."""
+    """A download failed, or its content is not what was expected."""
 
 
 class ModelError(LayerscopeError):

@@ -31,8 +31,8 @@ TEXT = (
 @pytest.mark.parametrize("name", SHIPPED)
 def test_whole_small_and_as_declared(name: str) -> None:
     entry = catalogue()[name]
-    assert MODELS.is_cached(name)
-    folder = MODELS.fetch(name)
+    assert MODELS.get(name).is_cached()
+    folder = MODELS.get(name).fetch()
     assert sum(file.stat().st_size for file in folder.iterdir()) < 8e6
     facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
@@ -51,7 +51,9 @@ def test_whole_small_and_as_declared(name: str) -> None:
 def test_they_have_learned_english(name: str) -> None:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(MODELS.fetch(name), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        MODELS.get(name).fetch(), dtype=torch.float32
+    ).eval()
     tokenizer = load(name).tokenizer
     ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
     with torch.inference_mode():
@@ -91,7 +93,7 @@ def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setitem(MODELS._things, "gone", entry)
     assert "gone" in catalogue()
     with pytest.raises(LayerscopeError, match="Install its package again"):
-        MODELS.fetch("gone")
+        MODELS.get("gone").fetch()
 
 
 def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

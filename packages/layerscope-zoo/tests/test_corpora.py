@@ -58,35 +58,35 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.contract
 def test_one_entry_is_all_a_corpus_needs(questions: list[str]) -> None:
-    assert not CORPORA.is_cached("questions")
+    assert not CORPORA.get("questions").is_cached()
     corpus = load_corpus("questions")
     assert corpus.texts == ("Où est la gare ?", "When was it built ?")
     assert corpus.name == "questions"
     assert corpus.source["kind"] == "catalogue"
     assert corpus.source["version"] == "questions 1.0"
     assert corpus.source["license"] == "none"
-    assert CORPORA.is_cached("questions")
+    assert CORPORA.get("questions").is_cached()
     assert load_corpus("questions").fingerprint == corpus.fingerprint
     assert questions == ["questions"]
-    folder = CORPORA.fetch("questions").parent
+    folder = CORPORA.get("questions").fetch().parent
     assert [item.name for item in folder.iterdir()] == ["questions.txt"]
 
 
 def test_a_damaged_file_is_fetched_again(questions: list[str]) -> None:
-    path = CORPORA.fetch("questions")
+    path = CORPORA.get("questions").fetch()
     path.write_bytes(CONTENT[:-5])
-    assert not CORPORA.is_cached("questions")
+    assert not CORPORA.get("questions").is_cached()
     with offline(), pytest.raises(OfflineError):
-        CORPORA.fetch("questions")
-    assert CORPORA.fetch("questions").read_bytes() == CONTENT
+        CORPORA.get("questions").fetch()
+    assert CORPORA.get("questions").fetch().read_bytes() == CONTENT
     assert len(questions) == 2
 
 
 def test_a_wrong_file_is_refused(questions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "CONTENT", b"something else")
     with pytest.raises(DownloadError, match="not the expected file"):
-        CORPORA.fetch("questions")
-    assert not CORPORA.is_cached("questions")
+        CORPORA.get("questions").fetch()
+    assert not CORPORA.get("questions").is_cached()
 
 
 def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_name() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'wikitext'"):
-        CORPORA.fetch("wiki-text")
+        CORPORA.get("wiki-text").fetch()
 
 
 def test_every_entry_is_complete() -> None:
@@ -117,16 +117,16 @@ def test_wikitext_gets_its_filter(hub: SimpleNamespace) -> None:
     assert corpus.source["license"].startswith("CC-BY-SA")
     assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train")]
     assert len(load_corpus("wikitext", text_filter="none")) == 3
-    assert CORPORA.fetch("wikitext") == Path("/cache/wikitext")
+    assert CORPORA.get("wikitext").fetch() == Path("/cache/wikitext")
 
 
 def test_the_hubs_cache_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
-    assert not CORPORA.is_cached("wikitext")
+    assert not CORPORA.get("wikitext").is_cached()
     folder = tmp_path / "Salesforce___wikitext" / "wikitext-103-raw-v1" / "0.0.0" / "abc"
     folder.mkdir(parents=True)
     (folder / "wikitext-train.arrow").touch()
-    assert CORPORA.is_cached("wikitext")
+    assert CORPORA.get("wikitext").is_cached()
 
 
 @pytest.mark.real

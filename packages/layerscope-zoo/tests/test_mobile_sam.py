@@ -153,7 +153,7 @@ def test_real_weights_tell_clothes_apart() -> None:
     from layerscope_media import load_images
 
     try:
-        MODELS.fetch("mobile-sam")
+        MODELS.get("mobile-sam").fetch()
         images = load_images("fashion-mnist", split="test", limit=120)
     except LayerscopeError as error:
         pytest.skip(str(error))

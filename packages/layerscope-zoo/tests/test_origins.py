@@ -171,8 +171,8 @@ def test_an_installed_package_adds_entries(tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     catalogue = Catalogue(Entry, "example.things")
-    assert catalogue.fetch("outside") == tmp_path
-    assert catalogue.is_cached("outside")
+    assert catalogue.get("outside").fetch() == tmp_path
+    assert catalogue.get("outside").is_cached()
 
 
 def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ FAMILIES = {"vision-supervised": "vit", "vision-mae": "vit_mae", "vision-ar": "a
 
 
 def test_together_they_are_small_and_of_one_size() -> None:
-    files = [file for name in NAMES for file in MODELS.fetch(name).iterdir()]
+    files = [file for name in NAMES for file in MODELS.get(name).fetch().iterdir()]
     assert sum(file.stat().st_size for file in files) < 5e6
     entries = [catalogue()[name] for name in NAMES]
     assert len({(entry.blocks, entry.width) for entry in entries}) == 1
@@ -26,8 +26,8 @@ def test_together_they_are_small_and_of_one_size() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_whole_and_as_declared(name: str) -> None:
-    entry, folder = catalogue()[name], MODELS.fetch(name)
-    assert MODELS.is_cached(name)
+    entry, folder = catalogue()[name], MODELS.get(name).fetch()
+    assert MODELS.get(name).is_cached()
     facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
     assert "train_vision_set.py" in (folder / "README.md").read_text(encoding="utf-8")

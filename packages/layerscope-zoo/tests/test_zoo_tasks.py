@@ -43,20 +43,20 @@ def test_the_split_does_not_depend_on_the_order_and_shares_no_text() -> None:
 
 
 def test_without_network_nothing_is_fetched() -> None:
-    assert not TASKS.is_cached("SmsSpam")
+    assert not TASKS.get("SmsSpam").is_cached()
     with offline(), pytest.raises(OfflineError, match="layerscope-zoo fetch SmsSpam"):
-        TASKS.fetch("SmsSpam")
+        TASKS.get("SmsSpam").fetch()
     with offline(), pytest.raises(OfflineError, match="layerscope-zoo fetch SmsSpam"):
         TaskSpec("SmsSpam", "package").load()
     with pytest.raises(UnknownNameError, match="Did you mean 'SmsSpam'"):
-        TASKS.fetch("SmsSpan")
+        TASKS.get("SmsSpan").fetch()
 
 
 def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
     folder = TASKS.get("SmsSpam").path
     folder.mkdir(parents=True)
     (folder / "sms-spam.csv").write_text(",spam,text\n0,1,win\n")
-    assert not TASKS.is_cached("SmsSpam")
+    assert not TASKS.get("SmsSpam").is_cached()
 
 
 @pytest.mark.real
@@ -70,8 +70,8 @@ def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
     ],
 )
 def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -> None:
-    TASKS.fetch(name)
-    assert TASKS.is_cached(name)
+    TASKS.get(name).fetch()
+    assert TASKS.get(name).is_cached()
     spec = resolve_tasks(name)[0]
     loaded = spec.load()
     task = loaded.task

@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class PluginError(LayerscopeError):
-    """Something that another package offers cannot be loaded or is not what the registry holds."""
+    """A thing of another package that cannot be loaded or is not of the registry's kind."""
 
 
 class Registry(Generic[T]):
     """Things of one kind by name.
 
     `package` is the folder whose modules hold the built-in ones, `find` picks them out of a module,
-    `name` tells what a thing is called, and `check` refuses what is not of the kind.
+    `name` returns the name of a thing, and `check` refuses what is not of the kind.
 
     >>> numbers = Registry("number", "example.numbers", name=str, check=lambda x: isinstance(x, int))
     >>> numbers.add(7)
@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         name: Callable[[T], str],
         check: Callable[[Any], bool],
         package: str | None = None,
-        find: Callable[[Any], list[T]] | None = None,
+        find: Callable[[Any], list[T]] = lambda module: [],
         hint: str = "",
     ) -> None:
         self.kind = kind
@@ -60,15 +60,14 @@ class Registry(Generic[T]):
         self.hint = hint
         self._name = name
         self._check = check
-        self._find = find if find is not None else lambda module: []
+        self._find = find
         self._things: dict[str, T] = {}
         self._broken: dict[str, str] = {}
         self._sources: dict[str, str] = {}
         self._loaded = False
 
     def add(self, thing: T) -> T:
-        """Make a thing known; also usable as a class decorator. Two things of one name are an
-        error."""
+        """Add a thing; also usable as a class decorator. Two things of one name are an error."""
         if not self._check(thing):
             raise PluginError(f"{thing!r} is not a {self.kind}.")
         name = self._name(thing)
@@ -100,9 +99,7 @@ class Registry(Generic[T]):
     def _load_point(self, point: EntryPoint) -> None:
         """Add the things of an entry point. One that cannot be loaded must not stop the others: the
         error is kept for when its thing is used."""
-        source = point.value
-        if point.dist is not None:
-            source = f"{point.dist.name} {point.dist.version}"
+        source = point.value if point.dist is None else f"{point.dist.name} {point.dist.version}"
         try:
             loaded = point.load()
             things = [loaded] if self._check(loaded) else self._find(loaded)
@@ -121,7 +118,7 @@ class Registry(Generic[T]):
         return self._sources.get(name)
 
     def all(self) -> dict[str, T]:
-        """Return everything by name."""
+        """Return all things by name."""
         self.load()
         return dict(self._things)
 
