@@ -84,7 +84,7 @@ def compile_ahead(sources: Iterable[str], architecture: str) -> None:
 
 
 def architecture_of(index: int) -> str:
-    """What kernels for a device are compiled for, such as `sm_90`."""
+    """Return the architecture of a device's kernels, such as `sm_90`."""
     major, minor = torch.cuda.get_device_capability(index)
     return f"sm_{major}{minor}"
 
@@ -201,7 +201,7 @@ def _module(source: str, index: int) -> tuple[c_void_p, bytes]:
 
 
 def multiprocessors(device: torch.device) -> int:
-    """How many of them a GPU has."""
+    """Return the number of multiprocessors of a GPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 

@@ -416,7 +416,7 @@ class EarlyPlanner:
 
     @property
     def early(self) -> bool:
-        """Whether there is a first shard before the whole plan."""
+        """Return True if there is a first shard before the whole plan."""
         return self._first is not None
 
     def first(self) -> Plan | None:
@@ -536,7 +536,7 @@ class Prefetcher:
         return rows
 
     def has_views(self, shard: np.ndarray) -> bool:
-        """Whether a shard's views are there already."""
+        """Return True if a shard's views are there already."""
         pending = self._views.get(self._order[int(shard[0])])
         return pending is not None and pending.done()
 

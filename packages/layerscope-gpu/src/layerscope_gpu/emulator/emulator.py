@@ -42,11 +42,11 @@ _FORWARD, _BACKWARD = 0, 1
 
 
 class KernelError(AssertionError):
-    """What a GPU would have made of a kernel's mistake, in words."""
+    """A kernel's mistake, with its effect on a GPU in words."""
 
 
 def missing() -> str | None:
-    """Why kernels cannot be run here, or None."""
+    """Return the reason why kernels cannot be run here, or None."""
     if not sys.platform.startswith("linux"):
         return "needs Linux (contexts of its C library)"
     return None if shutil.which("g++") else "needs g++"

@@ -1,4 +1,4 @@
-"""How far float32 moves a function of a spectrum, and whether that can show."""
+"""The effect of float32's rounding on a function of a spectrum, and a test if it can show."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What mteb would compute for a task, as plain numbers: which texts train, which are compared,
-which are ranked, in which draws.
+"""A task as mteb would compute it, in plain numbers: the texts that train, those that are compared
+or ranked, and the draws.
 
 mteb's own code draws the samples, with its seeds. A task is described only where all that mteb
 would run on it is what its base class does; one with steps of its own is left to mteb.

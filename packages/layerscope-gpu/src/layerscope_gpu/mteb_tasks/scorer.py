@@ -131,7 +131,7 @@ class DeviceScoring:
                 clock = time.perf_counter()
 
     def readers(self, vectors: int) -> int:
-        """How many threads read, by the bytes of a task's vectors at one layer."""
+        """Return the number of threads that read, by the bytes of a task's vectors at one layer."""
         return max(1, min(_READERS, (os.cpu_count() or 1) // 4, _READ_BYTES // max(1, 2 * vectors)))
 
     def room(self) -> int:

@@ -115,7 +115,7 @@ class _Fast:
 
 
 def _fits(states: Any) -> bool:
-    """Whether the kernel can take these."""
+    """Return True if the kernel can take these."""
     if not isinstance(states, Tensor) or not states.is_cuda or not _shape_fits(states):
         return False
     return states.numel() >= _FEWEST and shared_memory(states.device.index) >= _BYTES
@@ -132,7 +132,7 @@ def _shape_fits(states: Tensor) -> bool:
 
 
 def table_of(part: nn.Module, own: Any, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """What a function gives for every number of a type; None if it is no function of single
+    """Return a function's value of every number of a type; None if it is no function of single
     numbers. Tried once."""
     known = _tables.setdefault(part, {})
     if (dtype, device) not in known:

@@ -200,12 +200,12 @@ class _Forward:
 
 
 def usable(norm: nn.LayerNorm, states: Any) -> bool:
-    """Whether the kernel can take states under a norm, and gives what torch gives."""
+    """Return True if the kernel can take states under a norm, and gives what torch gives."""
     return _fits(norm, states) and _is_same(states.shape[-1], states.dtype, states.device)
 
 
 def _fits(norm: nn.LayerNorm, states: Any) -> bool:
-    """Whether the kernel can take these."""
+    """Return True if the kernel can take these."""
     if not isinstance(states, Tensor) or not states.is_cuda or type(norm) is not nn.LayerNorm:
         return False
     return _shapes_fit(norm, states)

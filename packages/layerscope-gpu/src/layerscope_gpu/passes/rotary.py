@@ -216,8 +216,8 @@ def try_rotating_in_place(module: nn.Module, work: Callable[[], Any]) -> None:
 
 
 def _apart(q: Tensor, k: Tensor) -> bool:
-    """Whether every number of the queries and of the keys is there once, with the heads of a token
-    near each other."""
+    """Return True if every number of queries and keys is there once, with the heads of a token near
+    each other."""
     for one in (q, k):
         _, heads, tokens, across = one.shape
         of_batch, of_head, of_token = one.stride()[:3]
@@ -227,7 +227,7 @@ def _apart(q: Tensor, k: Tensor) -> bool:
 
 
 def _fits(q: Any, k: Any, cos: Any, sin: Any) -> bool:
-    """Whether the kernel can take these."""
+    """Return True if the kernel can take these."""
     tensors = (q, k, cos, sin)
     if (
         not all(isinstance(one, Tensor) and one.is_cuda for one in tensors)

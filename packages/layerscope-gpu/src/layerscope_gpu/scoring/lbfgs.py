@@ -32,7 +32,7 @@ Point = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where each problem ended, after how many steps, and whether its gradient was small enough."""
+    """The end point of each problem, its steps, and True where its gradient was small enough."""
 
     points: Tensor
     steps: np.ndarray
@@ -107,7 +107,7 @@ class _State:
             setattr(self, name, getattr(self, name)[chosen])
 
     def small(self, largest: Largest) -> np.ndarray:
-        """Whether the largest entry of each gradient is below the tolerance; looked up only where
+        """Return True where the largest entry of a gradient is below the tolerance; looked up only where
         it may be."""
         length = np.sqrt(np.maximum(self.dots[:, -1, -1], 0))
         near, out = length * self.share <= 1.5 * self.tolerance, np.zeros(len(length), bool)
@@ -238,7 +238,7 @@ class _Search:
         self.width_before *= 2
 
     def done(self, f: float, slope: float) -> bool:
-        """Whether the point just tried is good enough; where it is not, the next one is in
+        """Return True if the point just tried is good enough; if it is not, the next one is in
         `length`."""
         t, self.count = self.length, self.count + 1
         allowed = self.f0 + t * self.test
@@ -320,7 +320,7 @@ class _Search:
 
 
 def _cubic(a: Point, b: Point) -> float:
-    """Where the cubic through two points with their slopes has its minimum."""
+    """Return the minimum of the cubic through two points with their slopes."""
     (ax, af, ag), (bx, bf, bg) = a, b
     theta = 3 * (af - bf) / (bx - ax) + ag + bg
     size = max(abs(theta), abs(ag), abs(bg))

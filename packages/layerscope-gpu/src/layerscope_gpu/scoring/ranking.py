@@ -52,7 +52,7 @@ MEASURES = ("similarity", "cosine", "manhattan", "euclidean", "dot")
 
 
 def pair_values(vectors: Tensor, problem: Pairs, measure: str, block: int = 2**26) -> Tensor:
-    """How alike the texts of each pair are, (layers, pairs); of distances the negative."""
+    """Return the similarity of the texts of each pair (layers, pairs); of distances the negative."""
     layers, _, width = vectors.shape
     first, second = (
         torch.as_tensor(rows, device=vectors.device) for rows in (problem.first, problem.second)
@@ -93,8 +93,8 @@ def pair_scores(vectors: Tensor, problem: Pairs) -> tuple[np.ndarray, np.ndarray
 
 
 def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the run of equal values begins and ends to which each of the sorted values (…, n)
-    belongs."""
+    """Return the first and last place of the run of equal values to which each of the sorted values
+    (…, n) belongs."""
     n = ordered.shape[-1]
     place = torch.arange(n, device=ordered.device).expand_as(ordered)
     change = ordered[..., 1:] != ordered[..., :-1]
@@ -138,7 +138,7 @@ def rank_scores(
 
 
 class _Ranker:
-    """What does not change from layer to layer, on the device."""
+    """The parts of a ranking that do not change from layer to layer, on the device."""
 
     def __init__(self, problem: Ranking, device: torch.device, block: int) -> None:
         def moved(values: np.ndarray) -> Tensor:

@@ -44,7 +44,7 @@ SMALLEST, LARGEST = 193, 1024
 
 
 class BandVariant(NamedTuple):
-    """How both stages are compiled for matrices of a size: see the macros of the source."""
+    """A way to compile both stages for matrices of a size: see the macros of the source."""
 
     threads: int
     min_blocks: int

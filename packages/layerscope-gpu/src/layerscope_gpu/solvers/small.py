@@ -26,7 +26,7 @@ from layerscope_gpu.solvers.pieces import BISECTION, find_problem, halvings
 
 
 class RegisterVariant(NamedTuple):
-    """How the kernel is compiled: threads per matrix (8 across), tiles of registers per thread,
+    """A way to compile the kernel: threads per matrix (8 across), tiles of registers per thread,
     blocks per multiprocessor."""
 
     threads: int

@@ -1,5 +1,4 @@
-"""What token measures need of a model's states: states under a norm, Gram
-matrices and rows prepared."""
+"""Kernels for token measures: states under a norm, Gram matrices and rows prepared."""
 
 from layerscope_gpu.tokens.gram import measure_gram, measures_grams
 from layerscope_gpu.tokens.normed import centered_states, normed_means

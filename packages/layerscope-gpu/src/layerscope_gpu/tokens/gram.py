@@ -1,4 +1,4 @@
-"""What is made of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel: a
+"""All measures of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel: a
 thread block per prompt.
 
 Both prepared matrices (re-centered, rows scaled to length 1), both mean angles between successive

@@ -67,8 +67,8 @@ def normed_means(
 def centered_states(
     states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: Held | None = None
 ) -> CenteredStates | None:
-    """What token measures need of norm(states), or of the states themselves; None where it must be
-    done step by step."""
+    """Return the parts of norm(states), or of the states, that token measures need; None where it
+    must be done step by step."""
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
@@ -208,7 +208,7 @@ def _numbers(states: Tensor, masked: bool, kind: Kind) -> list[int]:
 
 @cache
 def _shape(width: int) -> dict[str, int]:
-    """How the kernels are compiled for states of a width.
+    """Return the macros of the kernels for states of a width.
 
     TEAM warps share a token, ROWS tokens are worked on at once, a thread holds FOURS × 4 numbers of
     one (or COLUMNS × 4 columns), and a block has CHUNK tokens of a text: no more than sixteen for a
@@ -291,7 +291,7 @@ def _as_floats(weight: Tensor) -> Tensor:
 
 
 def _kind_of(norm: nn.Module | None, states: Tensor) -> Kind | None:
-    """Which of the kinds a module computes, tried once; None if none of them, or if the kernel
+    """Return the kind that a module computes, tried once; None if none of them, or if the kernel
     cannot be used."""
     weights = {} if norm is None else _weights(norm)
     if norm is not None and (
@@ -306,7 +306,7 @@ def _kind_of(norm: nn.Module | None, states: Tensor) -> Kind | None:
 
 
 def _plain(weights: Weights, states: Tensor) -> bool:
-    """Whether a norm has a weight and at most a bias, all of them here: not on another device,
+    """Return True if a norm has a weight and at most a bias, all here: not on another device,
     offloaded or a shard of one."""
     if "weight" not in weights or not weights.keys() <= {"weight", "bias"}:
         return False
@@ -372,7 +372,7 @@ def _off_by(sums: Tensor, want: Tensor, unit: Tensor) -> float:
 
 
 def _is_centered(seen: CenteredStates, given: Tensor, mask: Tensor, after: Tensor) -> bool:
-    """Whether the other kernel's results are those of the same states."""
+    """Return True if the other kernel's results are those of the same states."""
     at = torch.arange(len(given), device=given.device)
     mean = (after.sum(1) - after[at, seen.largest]) / (mask.sum(-1, keepdim=True) - 1)
     centered = torch.where(mask.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
