@@ -1,5 +1,5 @@
-"""Measures of how many directions a spectrum holds, and of how fast it falls: effective rank,
-entropy rank, RankMe, α-ReQ, NESum.
+"""Measures of how many directions a spectrum of pooled vectors holds, and of how fast it falls:
+dataset entropy, effective rank, entropy rank, RankMe, α-ReQ, NESum.
 
 Effective rank is of singular values, entropy rank exp(S_1) of their squares, which concentrates a
 distribution: so 1 ≤ entropy rank ≤ effective rank ≤ rank. The paper's Theorem 1 has it reversed.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Metric, MetricInfo
-from layerscope.metrics.entropy import rounding_floor, spectrum_entropy
+from layerscope.metrics.entropy import NORMALIZATIONS, rounding_floor, spectrum_entropy
 from layerscope.metrics.options import Options, RowPreparation
 from layerscope.metrics.spectral import (
     OfSpectrum,
@@ -68,6 +68,32 @@ def _of_pooled(
 def _rank_bounds(n: int, d: int, options: Options) -> tuple[float, float]:
     return 1.0, float(max(1, min(n, d)))
 
+
+def _entropy_of(eigenvalues: Tensor, options: Options) -> Tensor:
+    return spectrum_entropy(eigenvalues, options.alpha)
+
+
+def _entropy_sums(options: Options) -> OfSums | None:
+    return entropy_of_sums if options.alpha == 1 else None
+
+
+DATASET_ENTROPY = Metric(
+    MetricInfo(
+        name="dataset_entropy",
+        title="Dataset entropy",
+        level="pooled",
+        unit="nats",
+        higher_means="prompts spread over more directions",
+        bounds=lambda n, d, o: (0.0, math.log(max(1, min(n, d)))),
+        bounds_text="0 to log min(N, D)",
+        citation="Skean et al. 2025, Eq. 1",
+        normalizations=NORMALIZATIONS,
+        core=True,
+        heading="dataset\nentropy",
+        order=30,
+    ),
+    estimate=OfSpectrum(_entropy_of, _entropy_sums),
+)
 
 EFFECTIVE_RANK = Metric(
     MetricInfo(
