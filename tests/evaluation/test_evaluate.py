@@ -216,7 +216,7 @@ def test_stored_items_give_the_scores_back(whole: Whole) -> None:
             assert items is None
             continue
         assert items is not None
-        assert items.score() == pytest.approx(result.parts[0].score, abs=1e-4), result
+        assert items.score() == pytest.approx(result.scores[0].score, abs=1e-4), result
         compared += 1
     assert compared == 40
 

@@ -61,7 +61,7 @@ def test_fetch_prints_where(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         "layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name
     )
     monkeypatch.setattr(
-        "layerscope.evaluation.tasks.spec.TaskSpec.facts", lambda self: {"items": len(self.name)}
+        "layerscope.evaluation.tasks.TaskSpec.facts", lambda self: {"items": len(self.name)}
     )
     assert (
         run("fetch", "lee", "minilm-l6")[1] == "lee: /corpora/lee\nminilm-l6: /models/minilm-l6\n"

@@ -45,18 +45,18 @@ class ItemScores:
 def resampled(items: Sequence[ItemScores], seed: int = 0, draws: int = DRAWS) -> np.ndarray:
     """Return scores (len(items), draws) on the same resamples of items: of every layer, or of every
     candidate of a task."""
-    first = items[0]
+    reference = items[0]
     values = np.stack([item.values for item in items])
-    count = len(first.values)
+    count = len(reference.values)
     rows = bootstrap_rows(count, draws, [seed, count])
 
     def scores_on(draws_rows: np.ndarray) -> np.ndarray:
         weights = np.stack([np.bincount(row, minlength=count) for row in draws_rows]).astype(
             np.float64
         )
-        if first.gold is None:
+        if reference.gold is None:
             return values @ weights.T / count
-        return _SCORES[first.rule](values, first.gold, weights)
+        return _SCORES[reference.rule](values, reference.gold, weights)
 
     size = max(1, min(draws // _LEAST_DRAWS, rows.size // _DRAWN_AT_ONCE))
     # small parts: Ctrl-C waits for no more than these
@@ -66,11 +66,11 @@ def resampled(items: Sequence[ItemScores], seed: int = 0, draws: int = DRAWS) ->
 
 def same_items(items: Sequence[ItemScores]) -> bool:
     """Return whether layers were scored on the same items, so that they can be paired."""
-    first = items[0]
+    reference = items[0]
     return all(
-        item.rule == first.rule
-        and len(item.values) == len(first.values)
-        and np.array_equal(item.gold, first.gold)  # type: ignore[arg-type]
+        item.rule == reference.rule
+        and len(item.values) == len(reference.values)
+        and np.array_equal(item.gold, reference.gold)  # type: ignore[arg-type]
         for item in items
     )
 

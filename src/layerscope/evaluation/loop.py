@@ -7,12 +7,11 @@ Where the model is on a GPU, a task is encoded while the one before it is scored
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -148,20 +147,20 @@ def score_tasks(
     results: list[ScoreResult] = []
     failed: dict[str, str] = {}
     problem: Exception | None = None
-    distinct = list(dict.fromkeys(text for texts in tasks.texts.values() for text in texts))
-    missing = _find_missing(request, resources, distinct)
-    resources.store.check_room(sum(of_template.bytes for of_template in missing))
+    distinct = list(dict.fromkeys(chain.from_iterable(tasks.texts.values())))
+    missing_before = _find_missing(request, resources, distinct)
+    resources.store.check_room(sum(of_template.bytes for of_template in missing_before))
     if resources.recipe is not None:  # in one go, for which workers load the model once
         _encode(request, resources, distinct)
     ahead = _tasks_ahead(request.model)
-    started: deque[tuple[Callable[[], Iterable[ScoreResult]], int]] = deque()
+    started: list[tuple[Iterator[ScoreResult], int]] = []
 
     def finish(remaining: int) -> None:
         """Wait for the results of all tasks but the last `remaining`."""
         while len(started) > remaining:
-            results_of, count = started.popleft()
+            scores, count = started.pop(0)
             resources.bar.begin("scoring|scores", count)
-            for result in results_of():
+            for result in scores:
                 results.append(result)
                 resources.bar.advance(1)
                 count -= 1
@@ -189,17 +188,15 @@ def score_tasks(
                 continue
             scores = _score(resources.scorer, pool, context, jobs[name])
             if ahead:
-                results_of: Callable[[], Iterable[ScoreResult]] = thread.submit(list, scores).result
-            else:
-                results_of = partial(iter, scores)
-            started.append((results_of, len(jobs[name])))
+                scores = _results_of(thread.submit(list, scores))
+            started.append((scores, len(jobs[name])))
             finish(remaining=ahead)
         finish(remaining=0)
     if problem is not None and not results:
         raise problem
     still_missing = _find_missing(request, resources, distinct)
-    texts = [text for name, some in tasks.texts.items() if name not in failed for text in some]
-    keys = [text_key(text) for text in dict.fromkeys(texts)]
+    encoded = [texts for name, texts in tasks.texts.items() if name not in failed]
+    keys = [text_key(text) for text in dict.fromkeys(chain.from_iterable(encoded))]
     return ScoredTasks(
         results,
         {
@@ -208,12 +205,16 @@ def score_tasks(
             for job in of_task
         },
         failed,
-        _count_texts(missing) - _count_texts(still_missing),
+        _count_texts(missing_before) - _count_texts(still_missing),
         {
-            part.request.template.name: int(part.space.read_numbers(keys, "truncated").sum())
-            for part in still_missing
+            missing.request.template.name: int(missing.space.read_numbers(keys, "truncated").sum())
+            for missing in still_missing
         },
     )
+
+
+def _results_of(scoring: Future[list[ScoreResult]]) -> Iterator[ScoreResult]:
+    yield from scoring.result()
 
 
 def _tasks_ahead(model: LoadedModel) -> int:
@@ -315,7 +316,7 @@ def _score(
     try:
         yield from scorer.score(context, open_task(context, missing[0].task), missing)
     except LeftToMteb as reason:
-        yield from pool.score(replace(context, left=str(reason)), missing)
+        yield from pool.score(replace(context, mteb_reason=str(reason)), missing)
     except Exception as error:  # the other tasks go on
         for job in missing:
             if not job.file(context).exists():

@@ -50,7 +50,7 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _score_part(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[ScoreResult]:
+def _score_batch(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[ScoreResult]:
     return list(score_jobs(context, jobs, _open_once))
 
 
@@ -79,10 +79,10 @@ class ScoringPool(AbstractContextManager["ScoringPool"]):
             return
         # small parts: no process waits long for the others at the end
         size = max(1, min(8, len(jobs) // (self.workers * 3)))
-        parts = [jobs[i : i + size] for i in range(0, len(jobs), size)]
+        batches = [jobs[i : i + size] for i in range(0, len(jobs), size)]
         try:
             with _children_environment():
-                futures = [self._pool.submit(_score_part, context, part) for part in parts]
+                futures = [self._pool.submit(_score_batch, context, batch) for batch in batches]
             for future in as_completed(futures):
                 yield from future.result()
         except BrokenProcessPool as error:

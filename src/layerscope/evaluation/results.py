@@ -14,14 +14,14 @@ from layerscope.core.readout import Readout
 from layerscope.evaluation.items import ItemScores
 from layerscope.store import checked
 
-__all__ = ["PartScore", "ScoreResult", "write_result"]
+__all__ = ["ScoreResult", "SplitScore", "write_result"]
 
 ItemsByPart = Mapping[tuple[str, str], ItemScores]
 """Per-item contributions by split and subset."""
 
 
 @dataclass(frozen=True)
-class PartScore:
+class SplitScore:
     """The main score of one split and subset; None where it is undefined."""
 
     split: str
@@ -33,7 +33,7 @@ class PartScore:
 class ScoreResult:
     """The scores of one task at one layer under one readout.
 
-    `scoring` names the code that computed them, and `left` says why a device left them to mteb.
+    `scoring` names the code that computed them, and `mteb_reason` says why a device left them to mteb.
     `converged` is the share of classifiers whose fit converged, where a device fits them.
     """
 
@@ -45,9 +45,9 @@ class ScoreResult:
     reason: str = ""
     task_type: str = ""
     metric: str = ""
-    parts: tuple[PartScore, ...] = ()
+    scores: tuple[SplitScore, ...] = ()
     scoring: str = "mteb"
-    left: str = ""
+    mteb_reason: str = ""
     converged: float | None = None
     seconds: float = 0.0
 
@@ -56,12 +56,12 @@ def write_result(file: Path, result: ScoreResult, items: ItemsByPart) -> None:
     """Write a result with the per-item contributions to its scores; the file is whole or absent."""
     arrays = {}
     facts = {"result": json.dumps(asdict(result))}
-    for (split, subset), scores in items.items():
+    for (split, subset), contributions in items.items():
         name = f"{split}/{subset}"
-        facts[name] = scores.rule
-        arrays[f"{name}/values"] = scores.values.astype(np.float32)
-        if scores.gold is not None:
-            arrays[f"{name}/gold"] = scores.gold.astype(np.float32)
+        facts[name] = contributions.rule
+        arrays[f"{name}/values"] = contributions.values.astype(np.float32)
+        if contributions.gold is not None:
+            arrays[f"{name}/gold"] = contributions.gold.astype(np.float32)
     checked.write_arrays(file, arrays, facts)
 
 
@@ -70,7 +70,7 @@ def read_result(file: Path) -> ScoreResult:
     checked.read_arrays(file)
     fields = json.loads(checked.ArrayFile(file).facts["result"])
     fields["readout"] = Readout(**fields["readout"])
-    fields["parts"] = tuple(PartScore(**part) for part in fields["parts"])
+    fields["scores"] = tuple(SplitScore(**score) for score in fields["scores"])
     return ScoreResult(**fields)
 
 

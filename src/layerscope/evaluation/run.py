@@ -89,8 +89,8 @@ class Evaluation(StoredRun):
         rows = []
         for (task, split, subset), group in self.gains.groupby(TASK_COLUMNS, sort=False):
             top = group.iloc[int(group["score"].argmax())]
-            same = group[(group[READOUT_COLUMNS] == top[READOUT_COLUMNS]).all(axis=1)]
-            last = same.iloc[int(same["layer"].argmax())]
+            of_readout = group[(group[READOUT_COLUMNS] == top[READOUT_COLUMNS]).all(axis=1)]
+            last = of_readout.iloc[int(of_readout["layer"].argmax())]
             rows.append(
                 {
                     "task": task,
@@ -103,7 +103,7 @@ class Evaluation(StoredRun):
                     "gain": top["gain"],
                     "default_last": top["score"] - top["gain_over_default"],
                     "gain_over_default": top["gain_over_default"],
-                    "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist(),
+                    "tied": of_readout.loc[of_readout["tied_best"], "layer"].astype(int).tolist(),
                 }
             )
         return pd.DataFrame(rows)
@@ -151,13 +151,13 @@ def read_item_table(folder: Path, gains: pd.DataFrame) -> ItemTable:
     for file in sorted((folder / "results").glob(f"*/*{checked.ARRAYS}")):
         result = read_result(file)
         place = (result.readout.name, result.layer)
-        for part in result.parts:
-            key = (result.task, part.split, part.subset)
+        for split_score in result.scores:
+            key = (result.task, split_score.split, split_score.subset)
             score = score_of.get((*key, *place))
             # A folder may keep results of task data that have changed since.
-            if score is None or part.score is None or abs(score - part.score) > 1e-9:
+            if score is None or split_score.score is None or abs(score - split_score.score) > 1e-9:
                 continue
-            items = read_items(file, part.split, part.subset)
+            items = read_items(file, *key[1:])
             if items is not None:
                 table.setdefault(key, {})[place] = items
     return table
@@ -175,10 +175,10 @@ def score_table(results: Sequence[ScoreResult], n_blocks: int) -> pd.DataFrame:
             "layer": result.layer,
             "site": result.site,
             "depth": result.layer / n_blocks,
-            **asdict(part),
+            **asdict(score),
         }
         for result in results
-        for part in result.parts
+        for score in result.scores
     ]
     table = pd.DataFrame(rows, columns=SCORE_COLUMNS).astype({"score": float})
     order = ["task", *READOUT_COLUMNS, "split", "subset", "layer"]
@@ -197,8 +197,8 @@ def gain_table(
     layer), split, subset)` gives the items of one score.
     """
     rows = []
-    known = scores.dropna(subset=["score"])
-    for (task, split, subset), of_task in known.groupby(TASK_COLUMNS, sort=False):
+    defined = scores.dropna(subset=["score"])
+    for (task, split, subset), of_task in defined.groupby(TASK_COLUMNS, sort=False):
         default = None
         groups = {
             Readout(*map(str, key)): group
@@ -221,8 +221,8 @@ def gain_table(
             gains = np.column_stack(scored.gains(last))
             tied = scored.tied(is_known)
             for i, (layer, site) in enumerate(zip(layers, group["site"], strict=True)):
-                own = None if items[i] is None else draws[i]
-                over_default = _over_default(float(scored.values[i]), own, default)
+                item_draws = None if items[i] is None else draws[i]
+                over_default = _over_default(float(scored.values[i]), item_draws, default)
                 place = [task, split, subset, *readout.columns.values(), layer, site]
                 rows.append([*place, scored.values[i], *gains[i], bool(tied[i]), *over_default])
     order = [*TASK_COLUMNS, *READOUT_COLUMNS, "layer"]

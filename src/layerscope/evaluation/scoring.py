@@ -22,7 +22,7 @@ import numpy as np
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.items import ItemScores, items_of
-from layerscope.evaluation.results import PartScore, ScoreResult, write_result
+from layerscope.evaluation.results import ScoreResult, SplitScore, write_result
 from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.store import checked
@@ -54,7 +54,7 @@ class ScoringContext:
 
     `spaces` are the parts of the store: template and description as JSON. With `unit_length`
     vectors are scaled after centering. `scoring` names the arithmetic (mteb's or a device's), and
-    `left` says why a device leaves these jobs to mteb.
+    `mteb_reason` says why a device leaves these jobs to mteb.
     """
 
     run: Path
@@ -65,7 +65,7 @@ class ScoringContext:
     spaces: tuple[tuple[str, str], ...]
     unit_length: bool = False
     scoring: str = "mteb"
-    left: str = ""
+    mteb_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,16 @@ class ScoreJob:
     def undefined(self, task: Any, reason: str) -> ScoreResult:
         """Return the result of a job that has no score."""
         metadata = task.metadata
-        parts = tuple(
-            PartScore(split, subset) for split in task.eval_splits for subset in task.hf_subsets
+        scores = tuple(
+            SplitScore(split, subset) for split in task.eval_splits for subset in task.hf_subsets
         )
         place = (self.task.name, self.readout, self.site, self.layer)
-        return ScoreResult(*place, "undefined", reason, metadata.type, metadata.main_score, parts)
+        return ScoreResult(*place, "undefined", reason, metadata.type, metadata.main_score, scores)
 
-    def scored(self, task: Any, parts: Sequence[PartScore]) -> ScoreResult:
+    def scored(self, task: Any, scores: Sequence[SplitScore]) -> ScoreResult:
         """Return the result of a job with its scores, not all of which may be defined."""
-        result = replace(self.undefined(task, ""), parts=tuple(parts))
-        if any(part.score is not None for part in parts):
+        result = replace(self.undefined(task, ""), scores=tuple(scores))
+        if any(score.score is not None for score in scores):
             return replace(result, status="scored")
         reason = f"{self.readout.name} at {self.site}: {result.metric} is not a number"
         return replace(result, reason=reason)
@@ -106,8 +106,8 @@ class ScoreJob:
 
         It is not written: a failure may pass (memory, a file in use), and the next run tries again.
         """
-        reason = f"{type(error).__name__}: {error}"
-        return ScoreResult(self.task.name, self.readout, self.site, self.layer, "failed", reason)
+        place = (self.task.name, self.readout, self.site, self.layer)
+        return ScoreResult(*place, "failed", reason_of(error))
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ def open_task(context: ScoringContext, spec: TaskSpec) -> OpenTask:
 
 def is_constant(vectors: np.ndarray) -> bool:
     """Return whether all rows equal the first one up to rounding, looking at a few at a time."""
-    first = vectors[:1]
+    reference = vectors[:1]
     step = 256
-    limit = 1e-6 * max(1e-30, float(np.abs(first).max()))
+    limit = 1e-6 * max(1e-30, float(np.abs(reference).max()))
     return all(
-        float(np.abs(vectors[i : i + step] - first).max()) <= limit
+        float(np.abs(vectors[i : i + step] - reference).max()) <= limit
         for i in range(0, len(vectors), step)
     )
 
@@ -218,7 +218,9 @@ def score_jobs(
         except Exception as error:
             yield job.failed(error)
             continue
-        result = replace(result, left=context.left, seconds=time.perf_counter() - clock)
+        result = replace(
+            result, mteb_reason=context.mteb_reason, seconds=time.perf_counter() - clock
+        )
         write_result(job.file(context), result, items)
         yield result
 
@@ -259,14 +261,14 @@ def _score(
         )
         file = Path(folder) / task.prediction_file_name
         predictions = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    parts = []
-    items_by_part = {}
+    scores = []
+    items_by_split = {}
     for split, entries in results.task_results[0].scores.items():
         for entry in entries:
             subset = entry["hf_subset"]
             score = float(entry["main_score"])
-            parts.append(PartScore(split, subset, score if math.isfinite(score) else None))
+            scores.append(SplitScore(split, subset, score if math.isfinite(score) else None))
             items = items_of(task, split, entry, predictions.get(subset, {}).get(split))
             if items is not None:
-                items_by_part[split, subset] = items
-    return job.scored(task, parts), items_by_part
+                items_by_split[split, subset] = items
+    return job.scored(task, scores), items_by_split

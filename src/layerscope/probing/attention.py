@@ -164,8 +164,8 @@ class ProbeTask:
         """Yield places with their states and mask. Without gradients, more items fit at once."""
         size = 2 * self.batch
         for start in range(0, len(places), size):
-            part = places[start : start + size]
-            yield part, *self.states.read(part)
+            batch = places[start : start + size]
+            yield batch, *self.states.read(batch)
 
     def classes_at(self, places: np.ndarray) -> Tensor:
         """Return the classes of some items."""
@@ -232,8 +232,8 @@ def fit_attention(
     rates = [recipe.learning_rates[0] for _ in layers]
     if len(recipe.learning_rates) > 1:
         trials = [[start(layer, rate) for rate in recipe.learning_rates] for layer in layers]
-        every = [probe for of_layer in trials for probe in of_layer]
-        train(task, every, recipe.trial, advance, is_trial=True)
+        candidates = [probe for of_layer in trials for probe in of_layer]
+        train(task, candidates, recipe.trial, advance, is_trial=True)
         rates = [min(of_layer, key=_quality).rate for of_layer in trials]
     probes = [start(layer, rate) for layer, rate in zip(layers, rates, strict=True)]
     train(task, probes, recipe.epochs, advance)
@@ -336,9 +336,9 @@ def rank_classes(
 ) -> np.ndarray:
     """Return classes from the likeliest to the least (probes, items, up to 5)."""
     count = min(RANKED_CLASSES, classes)
-    parts = []
+    ranks = []
     for _, states, mask in task.batches(places):
         scores = torch.stack([probe.module(states[probe.layer], mask) for probe in probes])
         order = scores.argsort(dim=-1, descending=True, stable=True)
-        parts.append(order[..., :count].cpu().numpy())
-    return np.concatenate(parts, axis=1).astype(np.int32)
+        ranks.append(order[..., :count].cpu().numpy())
+    return np.concatenate(ranks, axis=1).astype(np.int32)

@@ -134,17 +134,17 @@ class ItemStates(AbstractContextManager["ItemStates"]):
     def _fresh_vectors(self, numbers: np.ndarray, pooling: Pooling) -> np.ndarray:
         """Return vectors of items that the vector store does not hold."""
         self.runner.bar.begin(f"{self.model.name}|items", len(numbers))
-        parts = []
-        for part in _parts(numbers):
+        batches = []
+        for batch in _batches(numbers):
             if pooling == "class":
-                states = self._class_tokens(part)
+                states = self._class_tokens(batch)
             else:
-                lengths = torch.from_numpy(self.lengths[part])[:, None]
-                total = self.tokens(part).cpu().sum(2, dtype=torch.float64)
+                lengths = torch.from_numpy(self.lengths[batch])[:, None]
+                total = self.tokens(batch).cpu().sum(2, dtype=torch.float64)
                 states = (total / lengths).float()
-            parts.append(states.cpu().numpy())
-            self.runner.bar.advance(len(part))
-        return np.concatenate(parts, axis=1)
+            batches.append(states.cpu().numpy())
+            self.runner.bar.advance(len(batch))
+        return np.concatenate(batches, axis=1)
 
     def _class_tokens(self, numbers: np.ndarray) -> Tensor:
         states = self._empty(numbers, 1)[:, :, 0]
@@ -209,14 +209,14 @@ class TokenStates:
         mask = torch.arange(states.shape[2]) < lengths[:, None]
         return states, None if mask.all() else mask.to(self.device)
 
-    def _fill(self, kept: Tensor) -> None:
+    def _fill(self, target: Tensor) -> None:
         bar = self._states.runner.bar
         bar.begin(f"{self._states.model.name}|items", len(self._numbers))
-        for places in _parts(np.arange(len(self._numbers))):
-            part = self._states.tokens(self._numbers[places])
-            kept[:, places[0] : places[-1] + 1, : part.shape[2]] = part.to(kept.device)
+        for places in _batches(np.arange(len(self._numbers))):
+            states = self._states.tokens(self._numbers[places])
+            target[:, places[0] : places[-1] + 1, : states.shape[2]] = states.to(target.device)
             bar.advance(len(places))
 
 
-def _parts(numbers: np.ndarray) -> list[np.ndarray]:
+def _batches(numbers: np.ndarray) -> list[np.ndarray]:
     return [numbers[start : start + _PART] for start in range(0, len(numbers), _PART)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.evaluation.tasks.mteb_tasks import reseed
-from layerscope.evaluation.tasks.resolve import PAPER, SMALL, resolve_tasks
-from layerscope.evaluation.tasks.spec import TaskSpec
+from layerscope.evaluation.tasks.resolve import PAPER, SMALL, TaskSpec, resolve_tasks
 
 __all__ = ["PAPER", "SMALL", "TASKS", "TaskSpec", "reseed", "resolve_tasks"]

@@ -1,9 +1,11 @@
-"""From names to task specs: every name is checked before anything is loaded."""
+"""The tasks to score, found by their names: every name is checked before anything is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from layerscope.core.formatting import split_names
 from layerscope.errors import (
@@ -13,16 +15,74 @@ from layerscope.errors import (
     clean_name,
     near_misses,
 )
+from layerscope.evaluation.tasks.columns import list_columns
+from layerscope.evaluation.tasks.facts import counts, fingerprint
 from layerscope.evaluation.tasks.mteb_tasks import PAPER
-from layerscope.evaluation.tasks.sampling import check_sample
-from layerscope.evaluation.tasks.source import task_sources
-from layerscope.evaluation.tasks.spec import TaskSpec
+from layerscope.evaluation.tasks.sampling import apply_sample, check_sample
+from layerscope.evaluation.tasks.source import SOURCES, LoadedTask, task_sources
 from layerscope.extras import check_zoo
+from layerscope.models.source import files_sha256
 
-__all__ = ["PAPER", "resolve_tasks"]
+__all__ = ["PAPER", "TaskSpec", "resolve_tasks"]
 
 SMALL = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions")
 PRESETS = {"paper": PAPER, "small": SMALL}
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A task, its source, and the part of its data that is scored.
+
+    `path` is where the source found the data. `sample` scores a part of them, drawn with `seed`;
+    the scoring itself always uses mteb's own seed.
+    """
+
+    name: str
+    source: str
+    path: str = ""
+    sample: int | None = None
+    seed: int = 0
+
+    def files_sha256(self) -> str | None:
+        """Return a fingerprint of the task's local files, if it has some."""
+        files = (path for path in Path(self.path).rglob("*") if path.is_file())
+        return files_sha256(files) if self.path else None
+
+    def load(self) -> LoadedTask:
+        """Return a new task object of mteb with the data that are scored."""
+        loaded = SOURCES.get(self.source).load(self.name, self.path)
+        if self.sample is not None:
+            apply_sample(loaded.task, self.sample, self.seed)
+            loaded = replace(loaded, exact=False, exact_reason=f"a part: sample {self.sample}")
+        list_columns(loaded.task)
+        return loaded
+
+    def facts(self, loaded: LoadedTask | None = None) -> dict[str, Any]:
+        """Return what is scored and on which data; give the loaded task to save loading it again."""
+        loaded = loaded or self.load()
+        task = loaded.task
+        metadata = task.metadata
+        return {
+            "name": self.name,
+            "task_type": metadata.type,
+            "main_score": metadata.main_score,
+            "splits": list(task.eval_splits),
+            "subsets": list(task.hf_subsets),
+            "dataset": metadata.dataset.get("path"),
+            "revision": metadata.dataset.get("revision"),
+            "source": self.source,
+            "path": self.path or None,
+            "limit": self.sample,
+            "seed": None if self.sample is None else self.seed,
+            "fingerprint": fingerprint(task),
+            "exact": loaded.exact,
+            "exact_reason": loaded.exact_reason,
+            "license": metadata.license,
+            "citation": (metadata.bibtex_citation or "").strip() or None,
+            "superseded_by": metadata.superseded_by,
+            **counts(task),
+            **loaded.notes,
+        }
 
 
 def resolve_tasks(
@@ -78,11 +138,13 @@ def _resolve(name: str, data_dir: Path | None, sample: int | None, seed: int) ->
         if place is not None:
             return TaskSpec(name, source.name, place, sample, seed)
     check_zoo("task", name)
-    known = [*PRESETS, *(other for source in task_sources() for other in source.names(data_dir))]
+    names = [*PRESETS]
+    for source in task_sources():
+        names += source.names(data_dir)
     folders = "" if data_dir is None else f", and any folder of {data_dir} that has test.jsonl.gz"
     raise UnknownNameError(
         "task",
         name,
-        {*near_misses(name, known, 5), *PRESETS},
+        {*near_misses(name, names, 5), *PRESETS},
         f"Any text task of mteb can be given too{folders}.",
     )

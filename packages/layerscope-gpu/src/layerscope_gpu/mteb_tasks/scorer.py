@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from layerscope.evaluation.items import ItemScores
-from layerscope.evaluation.results import PartScore, ScoreResult, write_result
+from layerscope.evaluation.results import ScoreResult, SplitScore, write_result
 from layerscope.evaluation.scoring import (
     OpenTask,
     ScoreJob,
@@ -83,7 +83,7 @@ class DeviceScoring:
     def facts(self, results: Sequence[ScoreResult]) -> dict[str, Any]:
         """Return facts for the manifest, from all results, those of an earlier run included."""
         left = {
-            result.task: result.left
+            result.task: result.mteb_reason
             for result in results
             if result.status != "failed" and result.scoring != "device"
         }
@@ -173,14 +173,14 @@ def _finished(
     scored: list[tuple[Part, float, ItemScores | None]],
 ) -> ScoreResult:
     """Write a job's result and its items."""
-    parts = []
+    scores = []
     items_by_part = {}
     for part, score, items in scored:
         if items is not None and len(items.values) > 1:
             items_by_part[part.split, part.subset] = items
-        parts.append(PartScore(part.split, part.subset, score if np.isfinite(score) else None))
+        scores.append(SplitScore(part.split, part.subset, score if np.isfinite(score) else None))
     result = replace(
-        job.scored(task, parts), scoring="device", converged=converged, seconds=seconds
+        job.scored(task, scores), scoring="device", converged=converged, seconds=seconds
     )
     write_result(job.file(context), result, items_by_part)
     return result
