@@ -72,6 +72,13 @@ class Whole(NamedTuple):
     texts: dict[str, set[str]]
 
 
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Any]:
+    """Settings of a run on small tasks."""
+    data = write_tasks(tmp_path / "data")
+    return {"data_dir": data, "store": tmp_path / "store", "scoring_workers": 0}
+
+
 @pytest.fixture(autouse=True)
 def one_fit_thread() -> Iterator[None]:
     with threadpool_limits(1):
@@ -410,15 +417,12 @@ def test_a_custom_template_of_any_characters(tmp_path: Path) -> None:
     assert math.isfinite(run.scores.loc[0, "score"])
 
 
-def test_a_task_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
-    data = write_tasks(tmp_path / "data")
+def test_a_task_that_cannot_be_read_does_not_stop_the_others(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    data = given["data_dir"]
     (data / "Topics" / "test.jsonl").write_text('{"text": "a", "label": 1}\n{oops')
-    given: dict[str, Any] = {
-        "data_dir": data,
-        "store": tmp_path / "store",
-        "layers": [-1],
-        "scoring_workers": 0,
-    }
+    given |= {"layers": [-1]}
     run = evaluate(tiny_model(), ["Topics", "Pairs"], out=tmp_path / "run", **given)
     assert [failure["task"] for failure in run.failed] == ["Topics"]
     assert "line 2 is not valid JSON" in run.failed[0]["reason"]
@@ -432,16 +436,9 @@ def test_a_task_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> 
 
 
 def test_a_layer_that_fails_is_told_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = write_tasks(tmp_path / "data")
-    given: dict[str, Any] = {
-        "out": tmp_path / "run",
-        "data_dir": data,
-        "store": tmp_path / "store",
-        "layers": [1, 2],
-        "scoring_workers": 0,
-    }
+    given |= {"out": tmp_path / "run", "layers": [1, 2]}
     vectors = scoring.OpenTask.vectors
 
     def broken(task: Any, job: Any) -> Any:
@@ -463,14 +460,9 @@ def test_a_layer_that_fails_is_told_and_tried_again(
     assert len(run.scores) == 4
 
 
-def test_overwriting_keeps_nothing_of_the_other_run(tmp_path: Path) -> None:
-    data = write_tasks(tmp_path / "data")
-    given: dict[str, Any] = {
-        "data_dir": data,
-        "store": tmp_path / "store",
-        "layers": [-1],
-        "scoring_workers": 0,
-    }
+def test_overwriting_keeps_nothing_of_the_other_run(given: dict[str, Any], tmp_path: Path) -> None:
+    data = given["data_dir"]
+    given |= {"layers": [-1]}
     alone = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "alone", **given)
     first = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", **given)
     second = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
@@ -485,26 +477,7 @@ def test_overwriting_keeps_nothing_of_the_other_run(tmp_path: Path) -> None:
     assert third.scores.loc[0, "score"] != second.scores.loc[0, "score"]
 
 
-def test_a_run_goes_on_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = write_tasks(tmp_path / "data")
-    given: dict[str, Any] = {
-        "out": tmp_path / "run",
-        "data_dir": data,
-        "store": tmp_path / "store",
-        "layers": [-1],
-        "scoring_workers": 0,
-    }
-    first = evaluate(tiny_model(), ["Pairs"], **given)
-    monkeypatch.setattr(mteb, "evaluate", lambda *_, **__: pytest.fail("scored again"))
-    pd.testing.assert_frame_equal(evaluate(tiny_model(), ["Pairs"], **given).scores, first.scores)
-
-
-def test_wrong_layers_and_cut_texts(tmp_path: Path) -> None:
-    given: dict[str, Any] = {
-        "data_dir": write_tasks(tmp_path / "data"),
-        "store": tmp_path / "store",
-        "scoring_workers": 0,
-    }
+def test_wrong_layers_and_cut_texts(given: dict[str, Any], tmp_path: Path) -> None:
     for layer in (4, -5):
         with pytest.raises(LayerscopeError, match=r"does not exist: tiny-llama has layers 0 to 3"):
             evaluate(tiny_model(), ["Pairs"], out=tmp_path / "no", layers=[0, layer], **given)
@@ -520,15 +493,11 @@ def test_wrong_layers_and_cut_texts(tmp_path: Path) -> None:
     )
 
 
-def test_changed_data_are_scored_again_and_the_rest_is_kept(tmp_path: Path) -> None:
-    data = write_tasks(tmp_path / "data")
-    given: dict[str, Any] = {
-        "data_dir": data,
-        "store": tmp_path / "store",
-        "layers": [-1],
-        "scoring_workers": 0,
-        "out": tmp_path / "run",
-    }
+def test_changed_data_are_scored_again_and_the_rest_is_kept(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    data = given["data_dir"]
+    given |= {"layers": [-1], "out": tmp_path / "run"}
     before = evaluate(tiny_model(), ["Ranking", "Pairs"], **given)
     kept = {
         file: file.stat().st_mtime_ns
@@ -550,15 +519,10 @@ def test_changed_data_are_scored_again_and_the_rest_is_kept(tmp_path: Path) -> N
 
 
 def test_without_a_folder_the_run_is_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    given: dict[str, Any] = {
-        "data_dir": write_tasks(tmp_path / "data"),
-        "store": tmp_path / "store",
-        "scoring_workers": 0,
-    }
     kept = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", **given)
     run = evaluate(tiny_model(), ["Pairs"], **given)
     assert run.path is None
@@ -576,15 +540,10 @@ def test_without_a_folder_the_run_is_in_memory(
     assert not any("not stored" in warning for warning in choice.warnings)
 
 
-def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_of_the_user_is_not_replaced(given: dict[str, Any], tmp_path: Path) -> None:
     mine = tmp_path / "run" / "results" / "thesis.tex"
     mine.parent.mkdir(parents=True)
     mine.write_text("important")
-    given: dict[str, Any] = {
-        "data_dir": write_tasks(tmp_path / "data"),
-        "store": tmp_path / "store",
-        "scoring_workers": 0,
-    }
     with pytest.raises(RunFolderError, match="results is in the way"):
         evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
     assert mine.read_text() == "important"
@@ -612,11 +571,8 @@ def test_workers_import_nothing_from_the_current_folder(
 
 
 @pytest.mark.parametrize("how", ["flip", "empty"])
-def test_damaged_results_are_named(tmp_path: Path, how: str) -> None:
-    given: dict[str, Any] = {
-        "tasks": ["Pairs"], "data_dir": write_tasks(tmp_path / "data"), "out": tmp_path / "run", "store": tmp_path / "store",
-        "readouts": READOUTS[:1], "scoring_workers": 0,
-    }  # fmt: skip
+def test_damaged_results_are_named(given: dict[str, Any], tmp_path: Path, how: str) -> None:
+    given |= {"tasks": ["Pairs"], "out": tmp_path / "run", "readouts": READOUTS[:1]}
     first = evaluate(tiny_model(), **given)
     file = min((tmp_path / "run" / "results").rglob("*.safetensors"))
     raw = bytearray(file.read_bytes())
