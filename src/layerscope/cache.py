@@ -1,4 +1,4 @@
-"""Where downloads and converted weights are kept between runs."""
+"""The folder of downloads, converted weights and vectors that runs share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["cache_dir"]
 
 
 def cache_dir() -> Path:
-    """The user cache: `$LAYERSCOPE_CACHE`, or `layerscope` under `$XDG_CACHE_HOME` or
+    """Return the user cache: `$LAYERSCOPE_CACHE`, or `layerscope` under `$XDG_CACHE_HOME` or
     `~/.cache`."""
     own = os.environ.get("LAYERSCOPE_CACHE")
     if own:

@@ -146,20 +146,19 @@ def test_different_circumstances_share_nothing(tmp_path: Path) -> None:
     assert again.key == spaces[0].key
 
 
-def test_a_gpu_encodes_few_texts_in_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_encodes_few_texts_in_one_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny_model()
-    monkeypatch.setattr("layerscope.forward.token_budget", lambda *_: 4096)
     request = make_request(model, "plain", ["mean/raw"], 64)
-
-    def sizes(count: int) -> list[int]:
-        texts = [f"text number {i}" for i in range(count)]
-        chunks = encoding.encode_chunks(model, [(request, texts)])
-        return [len(texts) for _, texts, _ in chunks]
-
-    assert sizes(300) == [12] * 25
-    size = encoding._chunk_size
+    sizes: list[int] = []
+    monkeypatch.setattr(VectorSpace, "add", lambda self, shard: sizes.append(len(shard.keys)))
+    texts = [f"text number {i}" for i in range(300)]
+    encode(model, find_missing(model, VectorStore(tmp_path), [request], texts))
+    assert sizes == [12] * 25
     monkeypatch.setattr(LoadedModel, "device", torch.device("cuda"))
-    assert [size(request, count, model) for count in (300, 10_000)] == [4096, 4096]
+    chunk_size = encoding._chunk_size
+    assert [chunk_size(request, count, model) for count in (300, 10_000)] == [4096, 4096]
 
 
 def test_an_interruption_loses_a_twenty_fifth_at_most(

@@ -1,4 +1,4 @@
-"""Where work is done: in this process, or by the workers of a Ray cluster."""
+"""Engines: work is done in this process, or by the workers of a Ray cluster."""
 
 from __future__ import annotations
 

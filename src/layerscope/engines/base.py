@@ -1,4 +1,4 @@
-"""What an engine is, the engine of this process, and how a worker gets its model."""
+"""Engines and their work, the engine of this process, and the recipe of a worker's model."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ def driver_options(model: Any, options: dict[str, Any]) -> dict[str, Any]:
     tokenizer."""
     if not isinstance(model, str | Path):
         return options
-    rest = {name: value for name, value in options.items() if name != "device_map"}
-    return {**rest, "device": "cpu"}
+    cpu_options = {name: value for name, value in options.items() if name != "device_map"}
+    return {**cpu_options, "device": "cpu"}
 
 
 def _pickled(model: LoadedModel) -> bytes:

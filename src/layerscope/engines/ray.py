@@ -257,10 +257,10 @@ class RayEngine(Engine):
 
 
 def _machines(ray: Any) -> list[Machine]:
-    every = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return [
-        Machine(part.get("CPU", 0.0), part.get("GPU", 0.0), part.get("memory", 0.0))
-        for part in every
+        Machine(amounts.get("CPU", 0.0), amounts.get("GPU", 0.0), amounts.get("memory", 0.0))
+        for amounts in resources
     ]
 
 

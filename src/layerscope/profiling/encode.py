@@ -224,9 +224,9 @@ def _encode_by_workers(
     """Encode shards by an engine's workers; return the number of empty views."""
     work = ShardWork(recipe, task.items, task.sites, task.config, task.batch_size)
     empty = 0
-    for _, (shard, more) in task.engine.run(work, shards, bar.advance):
+    for _, (shard, empty_in_shard) in task.engine.run(work, shards, bar.advance):
         store(shard)
-        empty += more
+        empty += empty_in_shard
     return empty
 
 

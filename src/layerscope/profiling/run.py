@@ -53,12 +53,16 @@ class EntropyValley:
         if self.is_sink is None or self.drop_value is None:
             return text
         if not self.is_sink:
-            rest = f"without the largest token it is still {self.drop_value:.2f}."
-            return f"{text} It is not the sink: {rest}"
+            return (
+                f"{text} It is not the sink: without the largest token it is still "
+                f"{self.drop_value:.2f}."
+            )
         token = "token 0" if (self.sink_first or 0) > 0.9 else "one token"
         ratio = f", {self.sink_ratio:.0f} × the median norm" if self.sink_ratio else ""
-        rest = f"without that token it is {self.drop_value:.2f}."
-        return f"{text} It is the sink ({token}{ratio}): {rest}"
+        return (
+            f"{text} It is the sink ({token}{ratio}): without that token it is "
+            f"{self.drop_value:.2f}."
+        )
 
 
 def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
@@ -75,8 +79,10 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
         return None
     bounds = {}
     if set(INTERVAL) <= set(entropy):
-        low, high = (entropy[name].to_numpy(float) for name in INTERVAL)
-        bounds = {"low": low, "high": high}
+        bounds = {
+            "low": entropy[INTERVAL[0]].to_numpy(float),
+            "high": entropy[INTERVAL[1]].to_numpy(float),
+        }
     valley = find_valley(entropy["value"].to_numpy(float), **bounds)
     if valley is None or not valley.clear:
         return None
@@ -109,8 +115,8 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
 
 @dataclass
 class Profile(StoredRun):
-    """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalization
-    and sink setting."""
+    """A finished profile. `table` is tidy: one row per site, metric, normalization and sink
+    setting."""
 
     kind: ClassVar[str] = "profile"
     files: ClassVar[dict[str, str]] = {"profile": "table", "prompts": "prompts"}
@@ -181,9 +187,12 @@ class Profile(StoredRun):
         for metric in self.table["metric"].unique():
             curve = self.curve(metric).dropna(subset=["value"])
             if len(curve):
-                layers, values = curve["layer"], curve["value"]
-                last = {"layer": int(layers.iloc[-1]), "value": float(values.iloc[-1])}
-                extremes[metric] = {**lowest_and_highest(layers, values), "last": last}
+                row = curve.iloc[-1]
+                last = {"layer": int(row["layer"]), "value": float(row["value"])}
+                extremes[metric] = {
+                    **lowest_and_highest(curve["layer"], curve["value"]),
+                    "last": last,
+                }
         valley = entropy_valley(self.table)
         return {
             "model": self.name,

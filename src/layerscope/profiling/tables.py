@@ -28,6 +28,7 @@ from layerscope.metrics import (
     many_intervals,
     normalized,
 )
+from layerscope.metrics.entropy import Normalization
 from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.tokens import FLAT, SINK_POSITION, values_of
 from layerscope.profiling.encode import EncodedItems, Numbers, ProfileTask
@@ -41,18 +42,10 @@ _SITES_AT_ONCE = 4  # each holds some tens of MB
 _LARGEST_SITE = 2**28  # bytes of the vectors of a site: larger ones are read one by one
 
 
-@dataclass(frozen=True)
-class SiteValue:
-    """A metric at one site: its raw value, and its value with its interval under each
-    normalization. Influences, which may take much memory, are left out."""
-
-    raw: Estimate
-    values: list[tuple[Estimate, Interval]]
-
-
-SiteEstimates = dict[tuple[str, str], tuple[Estimate, list[Estimate]]]
-"""By metric and sink: the raw estimate, and those under each normalization."""
-SiteValues = dict[tuple[str, str], SiteValue]
+SiteEstimates = dict[tuple[str, str, str], Estimate]
+"""Estimates by metric, sink and normalization; `raw` is always among the normalizations."""
+SiteValues = dict[tuple[str, str, str], tuple[Estimate, Interval]]
+"""The same with their intervals, and without influences, which may take much memory."""
 
 
 @dataclass(frozen=True)
@@ -133,47 +126,39 @@ class SiteEstimator:
 
     def estimate_means(self, index: int) -> SiteEstimates:
         """Return the metrics at a site that are means over prompts."""
-        made: SiteEstimates = {}
+        estimates: SiteEstimates = {}
         for metric in self.metrics:
-            if metric.info.level != "tokens":
+            info = metric.info
+            if info.level != "tokens":
                 continue
-            for sink in metric.info.sinks:
-                values = values_of(metric.info.name, sink, self.numbers)[index][self._order]
+            for sink in info.sinks:
+                values = values_of(info.name, sink, self.numbers)[index][self._order]
                 tokens = self._tokens - (1 if sink == "drop" else 0)
-                raw = estimate_prompts(metric, values, tokens, self.width)
-                made[metric.info.name, sink] = (
-                    raw,
-                    [
-                        estimate_prompts(metric, values, tokens, self.width, normalization)
-                        for normalization in metric.info.normalizations
-                    ],
-                )
-        return made
+                for name in _with_raw(info):
+                    estimate = estimate_prompts(metric, values, tokens, self.width, name)
+                    estimates[info.name, sink, name] = estimate
+        return estimates
 
     def estimate_site(
         self,
         site: SiteVectors,
-        known: Mapping[str, Estimate] | None = None,
+        estimated: Mapping[str, Estimate] | None = None,
         names: Collection[str] | None = None,
     ) -> SiteEstimates:
         """Return the metrics of a site's vectors, all of them or those of some names.
 
-        Those that are known already are taken as they are.
+        Metrics that are `estimated` already are taken as they are.
         """
-        made: SiteEstimates = {}
+        estimates: SiteEstimates = {}
         for metric in self.metrics:
             info = metric.info
             if info.level == "tokens" or (names is not None and info.name not in names):
                 continue
-            raw = (known or {}).get(info.name) or self._estimate(metric, site)
-            made[info.name, "keep"] = (
-                raw,
-                [
-                    raw if normalization == "raw" else normalized(raw, normalization)
-                    for normalization in info.normalizations
-                ],
-            )
-        return made
+            raw = (estimated or {}).get(info.name) or self._estimate(metric, site)
+            for name in _with_raw(info):
+                estimate = raw if name == "raw" else normalized(raw, name)
+                estimates[info.name, "keep", name] = estimate
+        return estimates
 
     def _estimate(self, metric: Metric, site: SiteVectors) -> Estimate:
         """Return the estimate of one metric. If one from outside fails now, after all the encoding,
@@ -194,23 +179,23 @@ class SiteEstimator:
 
     def add_intervals(self, sites: Sequence[SiteEstimates]) -> list[SiteValues]:
         """Return the values of sites with their intervals: resamples are drawn once for all."""
-        every = [
-            estimate for site in sites for _, estimates in site.values() for estimate in estimates
-        ]
-        ends = iter(many_intervals(every, self.options.seed))
+        estimates = [estimate for site in sites for estimate in site.values()]
+        ends = iter(many_intervals(estimates, self.options.seed))
         return [
             {
-                key: SiteValue(
-                    replace(raw, influence=None),
-                    [
-                        (replace(e, influence=None), Interval(e.value, *next(ends), e.n))
-                        for e in estimates
-                    ],
+                key: (
+                    replace(estimate, influence=None),
+                    Interval(estimate.value, *next(ends), estimate.n),
                 )
-                for key, (raw, estimates) in site.items()
+                for key, estimate in site.items()
             }
             for site in sites
         ]
+
+
+def _with_raw(info: MetricInfo) -> list[Normalization]:
+    more_names: list[Normalization] = [name for name in info.normalizations if name != "raw"]
+    return ["raw", *more_names]
 
 
 def measure_sites(estimator: SiteEstimator, count: int) -> Iterator[SiteValues]:
@@ -241,12 +226,17 @@ def make_table(
         for metric in estimator.metrics:
             info = metric.info
             for sink in info.sinks:
-                value = values[info.name, sink]
-                if value.raw.undefined:
+                raw, _ = values[info.name, sink, "raw"]
+                if raw.undefined:
                     label = info.name if sink == "keep" else f"{info.name} (sink dropped)"
-                    undefined[label][site.name] = value.raw.undefined
-                warnings += _bound_warnings(info, value.raw, site, estimator.options)
-                rows += _rows_of(info, sink, site, value)
+                    undefined[label][site.name] = raw.undefined
+                warnings += _bound_warnings(info, raw, site, estimator.options)
+                for name in info.normalizations:
+                    estimate, interval = values[info.name, sink, name]
+                    row = Measured(site, info.name, name, sink, interval, estimate)
+                    rows.append(
+                        [None if column.of is None else column.of(row) for column in PROFILE]
+                    )
         advance(1)
     warnings += [
         f"{name} has no value where its code failed ({reason})."
@@ -256,14 +246,6 @@ def make_table(
     return ProfileTable(
         pd.DataFrame(dict(columns)), undefined, _flat_differences(estimator, sites), warnings
     )
-
-
-def _rows_of(info: MetricInfo, sink: str, site: Site, value: SiteValue) -> list[list[object]]:
-    rows = []
-    for normalization, (estimate, interval) in zip(info.normalizations, value.values, strict=True):
-        row = Measured(site, info.name, normalization, sink, interval, estimate)
-        rows.append([None if column.of is None else column.of(row) for column in PROFILE])
-    return rows
 
 
 def _flat_differences(estimator: SiteEstimator, sites: Sequence[Site]) -> dict[str, int]:

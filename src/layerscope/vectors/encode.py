@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +23,13 @@ from layerscope.engines import (
     ignore_progress,
 )
 from layerscope.models import LoadedModel
-from layerscope.vectors.encoder import EncodeRequest, TextEncoder, TextVectors
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder
 from layerscope.vectors.shard import Shard, text_key
 from layerscope.vectors.store import VectorSpace, VectorStore
 
 __all__ = [
     "MissingTexts",
     "encode",
-    "encode_chunks",
     "find_missing",
     "make_requests",
     "open_space",
@@ -94,7 +93,7 @@ class MissingTexts:
 
     @property
     def bytes(self) -> int:
-        """The bytes that the vectors will take in the store."""
+        """Return the bytes that the vectors will take in the store."""
         request = self.request
         return 4 * len(self.texts) * len(request.readings) * len(request.sites) * self.width
 
@@ -134,39 +133,21 @@ def encode(
     if not any(part.texts for part in missing):
         return
     missing[0].store.check_room(sum(part.bytes for part in missing))
-    work = [(part.request, part.texts) for part in missing]
+    chunks = []
+    for number, part in enumerate(missing):
+        size = _chunk_size(part.request, len(part.texts), model)
+        starts = range(0, len(part.texts), size)
+        chunks += [(number, slice(start, start + size)) for start in starts]
+    if recipe is None or engine is None:
+        engine, recipe = LocalEngine(), None
+    work = ChunkWork(model if recipe is None else None, recipe, missing)
     with ThreadPoolExecutor(1) as writer:
         added = writer.submit(lambda: None)
-        for i, texts, encoded in encode_chunks(model, work, engine, recipe, advance):
-            keys = [text_key(text) for text in texts]
-            names = missing[i].request.site_names
-            shard = Shard(keys, names, encoded.vectors, encoded.numbers)
+        for i, shard in engine.run(work, chunks, advance):
             added.result()  # so that memory holds two chunks at most; and its error, if any
-            added = writer.submit(missing[i].space.add, shard)
+            number, _ = chunks[i]
+            added = writer.submit(missing[number].space.add, shard)
         added.result()
-
-
-def encode_chunks(
-    model: LoadedModel,
-    work: Sequence[tuple[EncodeRequest, Sequence[str]]],
-    engine: Engine | None = None,
-    recipe: ModelRecipe | None = None,
-    advance: Advance = ignore_progress,
-) -> Iterator[tuple[int, Sequence[str], TextVectors]]:
-    """Encode texts under requests, a chunk at a time, here or by the workers of an engine.
-
-    Yield the number of the request, the texts of a chunk, and their vectors.
-    """
-    chunks = []
-    for i, (request, texts) in enumerate(work):
-        size = _chunk_size(request, len(texts), model)
-        starts = range(0, len(texts), size)
-        chunks += [(i, slice(start, min(start + size, len(texts)))) for start in starts]
-    runner = LocalEngine() if recipe is None or engine is None else engine
-    chunk_work = ChunkWork(model if recipe is None else None, recipe, work)
-    for number, encoded in runner.run(chunk_work, chunks, advance):
-        i, part = chunks[number]
-        yield i, work[i][1][part], encoded
 
 
 def _chunk_size(request: EncodeRequest, count: int, model: LoadedModel) -> int:
@@ -177,8 +158,8 @@ def _chunk_size(request: EncodeRequest, count: int, model: LoadedModel) -> int:
     return size if on_gpu else max(8, min(size, count // _PARTS))
 
 
-class ChunkWork(Work[tuple[int, slice], TextVectors]):
-    """Encodes some of the texts of a request: its number and a slice in, their vectors out.
+class ChunkWork(Work[tuple[int, slice], Shard]):
+    """Encodes some of the texts of a request: its number and a slice in, a shard out.
 
     Without a model, each worker opens the recipe.
     """
@@ -187,13 +168,13 @@ class ChunkWork(Work[tuple[int, slice], TextVectors]):
         self,
         model: LoadedModel | None,
         recipe: ModelRecipe | None,
-        work: Sequence[tuple[EncodeRequest, Sequence[str]]],
+        missing: Sequence[MissingTexts],
     ) -> None:
         self.model = model
         self.recipe = recipe
         self.memory = 0 if recipe is None else recipe.memory
-        self.requests = [request for request, _ in work]
-        self.texts = [list(texts) for _, texts in work]
+        self.requests = [part.request for part in missing]
+        self.texts = [part.texts for part in missing]
         self._encoders: dict[EncodeRequest, TextEncoder] = {}
 
     def open(self) -> None:
@@ -205,17 +186,22 @@ class ChunkWork(Work[tuple[int, slice], TextVectors]):
         self.device = model.device.type
         self._encoders = {request: TextEncoder(model, request) for request in self.requests}
 
-    def run(self, item: tuple[int, slice], advance: Advance) -> TextVectors:
+    def run(self, item: tuple[int, slice], advance: Advance) -> Shard:
         """Return the vectors of the chunk's texts."""
         number, part = item
-        encoder = self._encoders[self.requests[number]]
-        return encoder.run(encoder.tokenize(self.texts[number][part]), advance)
+        request = self.requests[number]
+        encoder = self._encoders[request]
+        texts = self.texts[number][part]
+        encoded = encoder.run(encoder.tokenize(texts), advance)
+        keys = [text_key(text) for text in texts]
+        return Shard(keys, request.site_names, encoded.vectors, encoded.numbers)
 
     def name(self, item: tuple[int, slice]) -> str:
         """Return in words which texts the chunk holds."""
         number, part = item
         template = self.requests[number].template.name
-        return f"texts {part.start} to {part.stop - 1} (longest first) under template {template!r}"
+        last = min(part.stop, len(self.texts[number])) - 1
+        return f"texts {part.start} to {last} (longest first) under template {template!r}"
 
 
 def read_readout(
