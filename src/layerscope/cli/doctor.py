@@ -70,7 +70,7 @@ def _prune(size: str, as_json: bool) -> None:
     from layerscope.vectors import VectorStore
 
     store = VectorStore(cache_dir() / "embeddings", None)
-    freed = sum(space.bytes for space in store.prune(parse_size(size)))
+    freed = store.prune(parse_size(size))
     left = store.size()
     text = f"removed {describe_size(freed)} of vectors; {describe_size(left)} are left"
     shared.show(as_json, {"removed": freed, "left": left}, lambda: print(text))

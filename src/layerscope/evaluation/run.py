@@ -53,10 +53,6 @@ class Evaluation(StoredRun):
 
     kind: ClassVar[str] = "evaluation"
     files: ClassVar[dict[str, str]] = {"scores": "scores", "gains": "gains"}
-    columns: ClassVar[dict[str, list[str]]] = {
-        "scores": SCORE_COLUMNS,
-        "gains": [*TASK_COLUMNS, *READOUT_COLUMNS, "layer", "score", "gain", "gain_over_default"],
-    }
 
     scores: pd.DataFrame
     gains: pd.DataFrame

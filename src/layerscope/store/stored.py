@@ -3,12 +3,10 @@ summary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from layerscope.core.runs import finished_manifest, view
-from layerscope.errors import RunFolderError
 from layerscope.store.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ class StoredRun:
     kind: ClassVar[str]
     files: ClassVar[dict[str, str]]
     without_csv: ClassVar[tuple[str, ...]] = ()
-    columns: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """The columns that a table has in every run, by the table's file."""
 
     manifest: dict[str, Any]
     path: Path | None
@@ -42,15 +38,7 @@ class StoredRun:
     @classmethod
     def read(cls, folder: RunFolder) -> dict[str, Any]:
         """Return the tables in a folder, by the names of their fields."""
-        tables = {field: folder.read_table(file) for file, field in cls.files.items()}
-        for file, columns in cls.columns.items():
-            missing = [name for name in columns if name not in tables[cls.files[file]]]
-            if missing:
-                raise RunFolderError(
-                    f"{folder.path}: the table {file!r} has no column {missing[0]!r}. Run its "
-                    "command again with overwrite=True."
-                )
-        return tables
+        return {field: folder.read_table(file) for file, field in cls.files.items()}
 
     def save(self, path: str | Path) -> Self:
         """Write the run's folder: each table as .parquet and .csv, and manifest.json."""

@@ -21,7 +21,6 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +53,6 @@ class MissingVectorsError(LayerscopeError):
     """Vectors or numbers that are not in the store."""
 
 
-@dataclass(frozen=True)
-class SpaceInfo:
-    """One space of a store. `last_used` is in seconds since 1970."""
-
-    key: str
-    bytes: int
-    last_used: float
-
-
 class VectorStore:
     """A folder of spaces, at most `size_limit` bytes large (None: no limit)."""
 
@@ -75,7 +65,7 @@ class VectorStore:
         """Return the space of a description, made where there is none."""
         key = space_key(description)
         if key not in self._spaces:
-            folder = self.folder(key)
+            folder = self.root / key[:2] / key
             if not folder.resolve().is_relative_to(self.root.resolve()):
                 raise RunFolderError(
                     f"{folder} leads out of the embedding store {self.root} through a link. Remove "
@@ -93,31 +83,19 @@ class VectorStore:
         """Return the bytes on disk, all files counted."""
         return _bytes_in(self.root)
 
-    def spaces(self) -> list[SpaceInfo]:
-        """Return all spaces, least recently used first."""
-        infos = [
-            SpaceInfo(file.parent.name, _bytes_in(file.parent), file.stat().st_mtime)
-            for file in self.root.glob(f"??/*/{DESCRIPTION}")
-        ]
-        return sorted(infos, key=lambda info: (info.last_used, info.key))
-
-    def prune(self, keep_bytes: int) -> list[SpaceInfo]:
+    def prune(self, keep_bytes: int) -> int:
         """Remove whole spaces, the least recently used first, until the store is `keep_bytes`
-        small. Return those that were removed."""
+        small. Return the bytes that were removed."""
+        files = self.root.glob(f"??/*/{DESCRIPTION}")
         excess = self.size() - keep_bytes
-        removed = []
-        for info in self.spaces():
-            if excess <= 0:
+        removed = 0
+        for file in sorted(files, key=lambda file: (file.stat().st_mtime, file)):
+            if removed >= excess:
                 break
-            shutil.rmtree(self.folder(info.key), ignore_errors=True)
-            self._spaces.pop(info.key, None)
-            removed.append(info)
-            excess -= info.bytes
+            removed += _bytes_in(file.parent)
+            shutil.rmtree(file.parent, ignore_errors=True)
+            self._spaces.pop(file.parent.name, None)
         return removed
-
-    def folder(self, key: str) -> Path:
-        """Return the folder of a space."""
-        return self.root / key[:2] / key
 
     def check_room(self, need: int) -> None:
         """Raise where `need` more bytes do not fit the limit."""
@@ -153,11 +131,6 @@ class VectorSpace:
     def key(self) -> str:
         """Return the key of the space's description."""
         return self.folder.name
-
-    @property
-    def texts(self) -> int:
-        """Return the number of distinct texts of which there is something."""
-        return len(set().union(*self._places.values()))
 
     def missing(
         self,
