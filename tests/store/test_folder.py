@@ -135,7 +135,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, content: bytes | None) -> N
         file.read_bytes().replace(b'"tiny"', b'"tinz"') if content is None else content
     )
     with pytest.raises(
-        RunFolderError, match=r"manifest\.json cannot be read.*Delete the folder or choose another"
+        RunFolderError, match=r"manifest\.json .*Delete the folder or choose another"
     ):
         folder.manifest()
 

@@ -91,7 +91,7 @@ def array_bytes(arrays: Mapping[str, Any], facts: Mapping[str, str] | None = Non
             name: {
                 "dtype": array.dtype.str,
                 "shape": list(array.shape),
-                "crc32": [_crc(part) for part in _parts(array)],
+                "crc32": [_crc(item) for item in _items(array)],
             }
             for name, array in contiguous.items()
         },
@@ -140,24 +140,24 @@ class ArrayFile:
         with _opened(self.path) as file:
             array: np.ndarray = file.get_tensor(name)
         self._check_form(name, array, self.shape(name))
-        for i, part in enumerate(_parts(array)):
-            self._compare(name, i, part)
+        for i, item in enumerate(_items(array)):
+            self._compare(name, i, item)
         return array
 
     def read_part(self, name: str, i: int) -> np.ndarray:
         """Return one item of the first axis of an array of three dimensions or more."""
         with _opened(self.path) as file:
-            part: np.ndarray = file.get_slice(name)[i]
-        self._check_form(name, part, self.shape(name)[1:])
-        self._compare(name, i, part)
-        return part
+            item: np.ndarray = file.get_slice(name)[i]
+        self._check_form(name, item, self.shape(name)[1:])
+        self._compare(name, i, item)
+        return item
 
     def _check_form(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
         if array.shape != shape or array.dtype.str != self._arrays[name]["dtype"]:
             raise DamagedFileError(self.path, "its header does not match its checksums")
 
-    def _compare(self, name: str, i: int, part: np.ndarray) -> None:
-        if _crc(part) != self._arrays[name]["crc32"][i]:
+    def _compare(self, name: str, i: int, item: np.ndarray) -> None:
+        if _crc(item) != self._arrays[name]["crc32"][i]:
             raise DamagedFileError(self.path, f"the checksum of {name!r} does not match")
 
 
@@ -174,13 +174,13 @@ def _opened(path: Path) -> Iterator[Any]:
         raise DamagedFileError(path, str(error) or type(error).__name__) from error
 
 
-def _parts(array: np.ndarray) -> np.ndarray | list[np.ndarray]:
+def _items(array: np.ndarray) -> np.ndarray | list[np.ndarray]:
     """Return the items of an array that have a checksum each."""
     return array if array.ndim >= 3 else [array]
 
 
-def _crc(part: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(part).data if part.size else b"")
+def _crc(item: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(item).data if item.size else b"")
 
 
 # JSON

@@ -175,13 +175,13 @@ class RunFolder:
             for path in sorted(self.path.iterdir())
             if path.name != RUN_LOCK and not path.name.endswith(atomic.PART)
         ]
-        why = ""
+        reason = ""
         if overwrite:  # what a run does not write may stay beside it
             names = [name for name in names if name.endswith(_WRITTEN)]
-            why = ", and only runs are replaced"
+            reason = ", and only runs are replaced"
         if names:
             raise RunFolderError(
-                f"{self.path} is not empty ({', '.join(names[:3])}) and holds no run{why}. Choose "
+                f"{self.path} is not empty ({', '.join(names[:3])}) and holds no run{reason}. Choose "
                 "another out=."
             )
 
@@ -203,8 +203,8 @@ class RunFolder:
 
     def _refuse_strangers(self, owned: Sequence[str]) -> None:
         """Raise where a folder that the run would keep in its own is there, and not the run's."""
-        known = self._owned()
-        for place in (self.path / name for name in owned if name not in known):
+        recorded = self._owned()
+        for place in (self.path / name for name in owned if name not in recorded):
             if place.exists():
                 raise RunFolderError(
                     f"{place} is in the way: no run of layerscope made it, so it is not replaced. "
@@ -294,9 +294,9 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
         ]
     if all(re.fullmatch(r"[0-9a-f]{32,}", str(digest)) for digest in (old, new)):
         return [_CONTENTS.get(name, f"the content of {name}")]
-    there = shorten(json.dumps(old, ensure_ascii=False), 60)
-    here = shorten(json.dumps(new, ensure_ascii=False), 60)
-    return [f"{name}: {there} there, {here} here"]
+    old_value = shorten(json.dumps(old, ensure_ascii=False), 60)
+    new_value = shorten(json.dumps(new, ensure_ascii=False), 60)
+    return [f"{name}: {old_value} there, {new_value} here"]
 
 
 _CONTENTS = {

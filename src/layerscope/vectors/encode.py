@@ -108,13 +108,13 @@ def find_missing(
     little padding."""
     distinct = sorted(set(texts), key=lambda text: (-len(text), text))
     keys = [text_key(text) for text in distinct]
-    parts = []
+    texts_by_request = []
     for request in requests:
         space = open_space(store, model, request.template, request.max_length)
         lacking = space.missing(keys, request.readings, request.site_names)
         missing = [text for text, is_missing in zip(distinct, lacking, strict=True) if is_missing]
-        parts.append(MissingTexts(request, store, space, missing, model.width))
-    return parts
+        texts_by_request.append(MissingTexts(request, store, space, missing, model.width))
+    return texts_by_request
 
 
 def encode(
@@ -130,13 +130,13 @@ def encode(
     With a `recipe` the engine's workers run the model. A shard is added while the next is encoded:
     what was added survives whatever comes next.
     """
-    if not any(part.texts for part in missing):
+    if not any(lacking.texts for lacking in missing):
         return
-    missing[0].store.check_room(sum(part.bytes for part in missing))
+    missing[0].store.check_room(sum(lacking.bytes for lacking in missing))
     chunks = []
-    for number, part in enumerate(missing):
-        size = _chunk_size(part.request, len(part.texts), model)
-        starts = range(0, len(part.texts), size)
+    for number, lacking in enumerate(missing):
+        size = _chunk_size(lacking.request, len(lacking.texts), model)
+        starts = range(0, len(lacking.texts), size)
         chunks += [(number, slice(start, start + size)) for start in starts]
     if recipe is None or engine is None:
         engine, recipe = LocalEngine(), None
@@ -173,8 +173,8 @@ class ChunkWork(Work[tuple[int, slice], Shard]):
         self.model = model
         self.recipe = recipe
         self.memory = 0 if recipe is None else recipe.memory
-        self.requests = [part.request for part in missing]
-        self.texts = [part.texts for part in missing]
+        self.requests = [lacking.request for lacking in missing]
+        self.texts = [lacking.texts for lacking in missing]
         self._encoders: dict[EncodeRequest, TextEncoder] = {}
 
     def open(self) -> None:
@@ -188,20 +188,20 @@ class ChunkWork(Work[tuple[int, slice], Shard]):
 
     def run(self, item: tuple[int, slice], advance: Advance) -> Shard:
         """Return the vectors of the chunk's texts."""
-        number, part = item
+        number, span = item
         request = self.requests[number]
         encoder = self._encoders[request]
-        texts = self.texts[number][part]
+        texts = self.texts[number][span]
         encoded = encoder.run(encoder.tokenize(texts), advance)
         keys = [text_key(text) for text in texts]
         return Shard(keys, request.site_names, encoded.vectors, encoded.numbers)
 
     def name(self, item: tuple[int, slice]) -> str:
         """Return in words which texts the chunk holds."""
-        number, part = item
+        number, span = item
         template = self.requests[number].template.name
-        last = min(part.stop, len(self.texts[number])) - 1
-        return f"texts {part.start} to {last} (longest first) under template {template!r}"
+        last = min(span.stop, len(self.texts[number])) - 1
+        return f"texts {span.start} to {last} (longest first) under template {template!r}"
 
 
 def read_readout(
@@ -215,5 +215,5 @@ def read_readout(
     sink_states = space.read(keys, readout.kinds[1], site)
     positions = space.read_numbers(keys, "sink", site)
     tokens = space.read_numbers(keys, "tokens")
-    rest = drop_sink(readout.pooling, pooled, sink_states, tokens, positions)
-    return rest.astype(np.float32)
+    vectors = drop_sink(readout.pooling, pooled, sink_states, tokens, positions)
+    return vectors.astype(np.float32)

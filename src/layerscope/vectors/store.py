@@ -149,8 +149,8 @@ class VectorSpace:
         columns: list[Column] = [(VECTORS + name, site) for name in readings for site in sites]
         columns += [(NUMBERS + name, None) for name in numbers]
         is_there = np.zeros((len(columns), len(keys)), dtype=bool)
-        for held, rows in self._places.items():
-            indices = [i for i, column in enumerate(columns) if column in held]
+        for columns_of_shards, rows in self._places.items():
+            indices = [i for i, column in enumerate(columns) if column in columns_of_shards]
             places = _look_up(rows, keys)
             for number in np.unique(places[places >= 0] >> 32):
                 shard = self._shards[number]
@@ -204,10 +204,10 @@ class VectorSpace:
             return
         except OSError as error:
             raise _unreadable(error) from error
-        first = len(self._shards) << 32
+        offset = len(self._shards) << 32
         self._shards.append(shard)
         places = self._places.setdefault(shard.columns, {})
-        places.update(zip(shard.keys, itertools.count(first)))
+        places.update(zip(shard.keys, itertools.count(offset)))
 
     def _discard(self, path: Path, error: DamagedFileError) -> None:
         log.warning(
