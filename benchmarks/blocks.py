@@ -28,7 +28,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
 from layerscope.blocks import Encoder, Variant, refit, search
-from layerscope.blocks.agreement import TextSet, similarity_agreement
+from layerscope.blocks.agreement import TextSet, measure_agreement
 from layerscope.blocks.job import SEARCHED
 from layerscope.blocks.kinds import find_kind
 from layerscope.blocks.search import choose_blocks
@@ -151,7 +151,7 @@ class Study:
                 "blocks": size,
                 "kept": list(variant.blocks),
                 "score": score(self.task, dict(zip(self.texts, vectors, strict=True))),
-                "agreement": similarity_agreement(self.whole, vectors, 1)[0],
+                "agreement": measure_agreement(self.whole, vectors, draws=1)[0],
                 "seconds": seconds,
             }
         )

@@ -223,7 +223,7 @@ def main() -> None:
         for name in args.tasks.split(","):
             start = time.perf_counter()
             task = load_task(name, args.data_dir)
-            spaces, _ = encode_texts(model, task.texts, readouts, sites, store, LENGTH, bar)
+            spaces = encode_texts(model, task.texts, readouts, sites, store, LENGTH, bar)
             study = Study(task, spaces, readouts, sites)
             draws = list(draws_of(task, args.labels, args.seeds))
             study.read(draws)

@@ -13,12 +13,10 @@ from layerscope.blocks import Encoder, refit, search
 from layerscope.blocks.agreement import (
     TextSet,
     closeness,
-    ranking_agreement,
+    measure_agreement,
     shared_neighbors,
-    similarity_agreement,
 )
 from layerscope.blocks.kinds import find_kind
-from layerscope.blocks.kinds.base import tap
 from layerscope.blocks.refit import HELD_OUT
 from layerscope.blocks.search import Step, choose_blocks
 from tests.blocks.conftest import TEXTS, idle_block, write_tiny
@@ -37,7 +35,7 @@ def sums(encoder: Encoder, variant: Any, block: int, kind: Any, texts: list[str]
         batch = encoder.batches([text])[0]
         place = variant.blocks.index(block)
         part = type(variant)(variant.blocks[: place + 1], variant.modules[: place + 1])
-        encoder.run(part, batch, hooks=[lambda: tap(kind.sum_module(part.modules[-1]), taken)])  # noqa: B023
+        encoder.run(part, batch, hooks=[lambda: kind.sum_of(part.modules[-1]).record(taken)])  # noqa: B023
         found.append(taken[0].reshape(-1, taken[0].shape[-1]))
     return torch.cat(found).double().numpy()
 
@@ -88,7 +86,7 @@ def test_a_block_that_does_nothing_goes_first_and_costs_nothing(tmp_path: Path):
     batches = encoder.batches(TEXTS)
     steps = search(encoder, batches, 1)
     assert steps[0].removed == 1
-    assert steps[0].closeness == pytest.approx(2, abs=1e-5)
+    assert steps[0].possible[1] == pytest.approx(2, abs=1e-5)
     done = refit(encoder, encoder.variant(steps[0].blocks), batches, kind)
     np.testing.assert_allclose(
         encoder.encode(done.variant, batches), encoder.encode(encoder.whole, batches), atol=1e-5
@@ -123,7 +121,7 @@ def test_of_two_subsets_the_one_that_refits_better_is_taken(tmp_path: Path):
         vectors = encoder.encode(variant.variant, encoder.batches(trial.texts))
         scores[blocks] = closeness(whole, vectors)
     for greedy in ((0, 1), (1, 2)):  # evenly spaced are 0 and 2
-        steps = [Step(2, greedy, 1.0, {})]
+        steps = [Step(2, greedy, {})]
         best = max((greedy, (0, 2)), key=lambda blocks: scores[blocks])
         assert choose_blocks(encoder, steps, 2, kind, searched, trial) == best
 
@@ -131,7 +129,7 @@ def test_of_two_subsets_the_one_that_refits_better_is_taken(tmp_path: Path):
 def test_a_block_that_must_stay_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     encoder, kind = opened(tmp_path, "bert")
     monkeypatch.setattr(encoder, "removable", lambda: [True, False, True])
-    steps = [Step(0, (1, 2), 1.0, {})]
+    steps = [Step(0, (1, 2), {})]
     texts = TextSet.of(TEXTS)
     assert choose_blocks(encoder, steps, 2, kind, texts, texts) == (1, 2)
     assert all(1 in step.blocks for step in search(encoder, encoder.batches(TEXTS), 1))
@@ -141,26 +139,26 @@ def test_agreement_of_equal_and_of_unrelated_vectors():
     rng = np.random.default_rng(0)
     whole, other = (rng.normal(size=(60, 8)) for _ in range(2))
     whole, other = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (whole, other))
-    value, draws = similarity_agreement(whole, whole)
+    value, draws = measure_agreement(whole, whole)
     assert value == pytest.approx(1)
     assert draws == pytest.approx(1)
     assert shared_neighbors(whole, whole) == 1
-    assert abs(similarity_agreement(whole, other)[0]) < 0.2
+    assert abs(measure_agreement(whole, other)[0]) < 0.2
     above = np.triu_indices(60, 1)
     expected = np.corrcoef((whole @ whole.T)[above], (other @ other.T)[above])[0, 1]
-    assert similarity_agreement(whole, other)[0] == pytest.approx(expected)
+    assert measure_agreement(whole, other)[0] == pytest.approx(expected)
 
 
 def test_rankings_are_compared_query_by_query():
     rng = np.random.default_rng(0)
     whole, other = (rng.normal(size=(60, 8)) for _ in range(2))
     whole, other = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (whole, other))
-    value, draws = ranking_agreement(whole, whole, 20)
+    value, draws = measure_agreement(whole, whole, 20)
     assert value == pytest.approx(1)
     assert draws == pytest.approx(1)
     assert shared_neighbors(whole, whole, 20) == 1
     expected = [np.corrcoef(whole[20:] @ whole[q], other[20:] @ other[q])[0, 1] for q in range(20)]
-    value, draws = ranking_agreement(whole, other, 20, draws=2000)
+    value, draws = measure_agreement(whole, other, 20, draws=2000)
     assert value == pytest.approx(np.mean(expected))
     assert draws.std() == pytest.approx(np.std(expected) / 20**0.5, rel=0.1)
     cosine = (whole * other).sum(1).mean()
@@ -168,7 +166,7 @@ def test_rankings_are_compared_query_by_query():
     # how queries resemble each other, and documents, does not count
     turned = other.copy()
     turned[:20] *= -1
-    assert ranking_agreement(whole, turned, 20)[0] == pytest.approx(-np.mean(expected))
+    assert measure_agreement(whole, turned, 20)[0] == pytest.approx(-np.mean(expected))
 
 
 def test_queries_and_documents_are_divided_in_the_same_shares():

@@ -12,7 +12,7 @@ import torch
 import layerscope
 from layerscope.blocks import Encoder
 from layerscope.blocks import folder as blocks_folder
-from layerscope.blocks.agreement import TextSet, similarity_agreement
+from layerscope.blocks.agreement import TextSet, measure_agreement
 from layerscope.blocks.train import TrainRequest, VectorLoss, train_blocks
 from layerscope.errors import LayerscopeError
 from layerscope.exporting.formats.sentence_transformers import load_folder
@@ -36,7 +36,7 @@ def verified_here() -> Iterator[None]:
 
 def agreement(encoder: Encoder, variant, texts: list[str]) -> float:
     batches = encoder.batches(texts)
-    return similarity_agreement(
+    return measure_agreement(
         encoder.encode(encoder.whole, batches), encoder.encode(variant, batches)
     )[0]
 

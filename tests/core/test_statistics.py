@@ -1,5 +1,4 @@
-"""Statistics against scipy and scikit-learn, and against the formulas that several modules once had
-of their own."""
+"""Statistics against scipy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -14,59 +13,55 @@ from layerscope.core import statistics
 from layerscope.core.statistics import Interval
 
 
+def resamples(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Items that are drawn, and how often each is."""
+    rows = statistics.bootstrap_rows(count, 6, 5)
+    return rows, np.stack([np.bincount(row, minlength=count) for row in rows]).astype(float)
+
+
 def test_ranks_of_an_undefined_value_are_undefined() -> None:
-    found = statistics.mean_ranks(np.array([[1.0, math.nan, 3.0], [3.0, 1.0, 2.0]]))
-    assert np.isnan(found[0]).all()
-    assert found[1].tolist() == [3.0, 1.0, 2.0]
+    ranks = statistics.mean_ranks(np.array([[1.0, math.nan, 3.0], [3.0, 1.0, 2.0]]))
+    assert np.isnan(ranks[0]).all()
+    assert ranks[1].tolist() == [3.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("decimals", [0, 9])
 def test_spearman_is_scipys_in_every_form(decimals: int) -> None:
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(4, 30)).round(decimals), rng.normal(size=30).round(decimals)
-    wanted = [stats.spearmanr(row, y).statistic for row in x]
-    np.testing.assert_allclose(
-        statistics.spearman(x, np.broadcast_to(y, x.shape)), wanted, atol=1e-12
-    )
-    chosen = statistics.bootstrap_rows(30, 6, 5)
-    weights = np.stack([np.bincount(row, minlength=30) for row in chosen]).astype(float)
-    drawn = [[stats.spearmanr(row[c], y[c]).statistic for c in chosen] for row in x]
-    np.testing.assert_allclose(statistics.spearman(x, y, weights), drawn, atol=1e-12)
+    expected = [stats.spearmanr(row, y).statistic for row in x]
+    correlations = statistics.spearman(x, np.broadcast_to(y, x.shape))
+    np.testing.assert_allclose(correlations, expected, atol=1e-12)
+    rows, weights = resamples(30)
+    expected = [[stats.spearmanr(row[drawn], y[drawn]).statistic for drawn in rows] for row in x]
+    np.testing.assert_allclose(statistics.spearman(x, y, weights), expected, atol=1e-12)
 
 
 def test_spearman_of_a_constant_is_undefined() -> None:
     assert math.isnan(float(statistics.spearman(np.ones(4), np.arange(4.0))))
-    weights = np.array(
-        [[1.0, 1, 1, 1], [2, 1, 0, 1], [4, 0, 0, 0]]
-    )  # the last draws one item alone
-    found = statistics.spearman(np.array([np.ones(4), np.arange(4.0)]), np.arange(4.0), weights)
-    np.testing.assert_allclose(found, [[math.nan] * 3, [1, 1, math.nan]])
+    # the last draws one item alone
+    weights = np.array([[1.0, 1, 1, 1], [2, 1, 0, 1], [4, 0, 0, 0]])
+    x = np.array([np.ones(4), np.arange(4.0)])
+    correlations = statistics.spearman(x, np.arange(4.0), weights)
+    np.testing.assert_allclose(correlations, [[math.nan] * 3, [1, 1, math.nan]])
 
 
 @pytest.mark.parametrize("decimals", [0, 9])
 def test_average_precision_is_scikit_learns(decimals: int) -> None:
     rng = np.random.default_rng(3)
     scores, relevant = rng.normal(size=40).round(decimals), rng.integers(0, 2, 40).astype(float)
-    wanted = average_precision_score(relevant, scores)
-    assert float(statistics.average_precision(scores, relevant)) == pytest.approx(wanted, abs=1e-12)
-    chosen = statistics.bootstrap_rows(40, 6, 5)
-    weights = np.stack([np.bincount(row, minlength=40) for row in chosen]).astype(float)
-    rows = np.stack([scores, scores[::-1], np.full(40, math.nan)])
-    drawn = [[average_precision_score(relevant[c], row[c]) for c in chosen] for row in rows[:2]]
-    np.testing.assert_allclose(
-        statistics.average_precision(rows, relevant, weights), [*drawn, [math.nan] * 6], atol=1e-12
-    )
+    expected = average_precision_score(relevant, scores)
+    precision = float(statistics.average_precision(scores, relevant))
+    assert precision == pytest.approx(expected, abs=1e-12)
+    rows, weights = resamples(40)
+    both = np.stack([scores, scores[::-1], np.full(40, math.nan)])
+    drawn = [[average_precision_score(relevant[r], row[r]) for r in rows] for row in both[:2]]
+    precisions = statistics.average_precision(both, relevant, weights)
+    np.testing.assert_allclose(precisions, [*drawn, [math.nan] * 6], atol=1e-12)
     assert math.isnan(float(statistics.average_precision(scores, np.zeros(40))))
 
 
-def test_student_needs_a_degree_of_freedom() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        statistics.student_cdf(0.0, 0)
-
-
-def test_resamples_are_those_of_earlier_versions() -> None:
-    """Stored intervals stay what they were: the same seeds draw the same items, at once or one
-    resample at a time."""
+def test_resamples_are_seeded_and_keep_the_sizes_of_groups() -> None:
     rng = np.random.default_rng([7, 33])
     one_by_one = [rng.integers(0, 33, 33) for _ in range(50)]
     np.testing.assert_array_equal(statistics.bootstrap_rows(33, 50, [7, 33]), one_by_one)
@@ -86,19 +81,12 @@ def test_the_jackknife_of_means_is_their_standard_error() -> None:
     assert math.isnan(statistics.jackknife_error([1.0, 2.0, math.nan]))
 
 
-def test_an_interval_knows_its_sign_and_its_unit() -> None:
-    assert [
-        Interval(1, 0.5, 2).sign,
-        Interval(-1, -2, -0.5).sign,
-        Interval(1, -1, 3).sign,
-        Interval(1).sign,
-    ] == [1, -1, 0, 0]
+def test_an_interval_knows_its_sign_its_unit_and_its_words() -> None:
+    bounds = [(0.5, 2), (-2, -0.5), (-1, 3), (math.nan, math.nan)]
+    assert [Interval(1, *ends).sign for ends in bounds] == [1, -1, 0, 0]
     assert Interval(0.5, 0.25, 0.75, 9).scaled(100) == Interval(50, 25, 75, 9)
     assert Interval(0.5, 0.25, 0.75).scaled(-1) == Interval(-0.5, -0.75, -0.25)
-
-
-def test_an_interval_in_words() -> None:
-    one = Interval(1.5, -0.25, 3.0)
-    assert str(one) == "+1.50 (-0.25 to +3.00)"
-    assert one.format(1, signed=False) == "1.5 (-0.2 to 3.0)"
+    interval = Interval(1.5, -0.25, 3.0)
+    assert str(interval) == "+1.50 (-0.25 to +3.00)"
+    assert interval.format(1, signed=False) == "1.5 (-0.2 to 3.0)"
     assert str(Interval(2.0, n=1)) == "+2.00 (no interval: 1 item)"

@@ -91,7 +91,7 @@ def test_noise_alone_makes_no_valley() -> None:
 def test_the_profile_and_the_rule_agree(share: float) -> None:
     curve = [4.0] * 8 + [4.0 * (1 - share)] * 5 + [4.0] * 8
     run = profile({"prompt_entropy": curve})
-    probability, _, _ = read_valley(evidence({"prompt_entropy": (curve, 0.01)}))
+    probability = read_valley(evidence({"prompt_entropy": (curve, 0.01)})).probability
     said = {
         entropy_valley(run.table) is not None,
         bool(probability and probability >= 0.5),
@@ -108,8 +108,8 @@ def test_a_noisy_profile_is_told_the_same_everywhere() -> None:
         )
         assert clear is not None
         assert (entropy_valley(run.table) is not None) == clear.clear
-        probability, _, _ = read_valley(evidence({"prompt_entropy": (curve, half)}))
-        assert probability == clear.probability
+        signs = read_valley(evidence({"prompt_entropy": (curve, half)}))
+        assert signs.probability == clear.probability
 
 
 def test_a_profile_without_intervals_is_judged_by_depth_alone() -> None:

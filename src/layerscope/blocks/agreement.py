@@ -1,4 +1,4 @@
-"""How well the vectors of a smaller model agree with those of the whole one.
+"""The agreement of a smaller model's vectors with those of the whole one.
 
 Without queries, all similarities between two texts are compared. With queries, those between each
 query and all documents are.
@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from layerscope.choose.judges.agreement import Neighborhoods, similarities
+from layerscope.choose.judges.agreement import NEIGHBORS, Neighborhoods, similarities
 
 DRAWS = 200
-NEAREST = 10
-"""Documents that are compared for each query."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,30 @@ class TextSet:
         """Divide into the first `count` texts and the rest; of queries the same share."""
         queries = round(self.queries * count / max(1, len(self)))
         documents = self.texts[self.queries :]
-        aside = count - queries
-        return (
-            TextSet.of(documents[:aside], self.texts[:queries]),
-            TextSet.of(documents[aside:], self.texts[queries : self.queries]),
-        )
+        head = TextSet.of(documents[: count - queries], self.texts[:queries])
+        rest = TextSet.of(documents[count - queries :], self.texts[queries : self.queries])
+        return head, rest
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The agreement of two models on some texts.
+
+    `value` is the correlation of similarities, `draws` are the same on resampled texts, and
+    `neighbors` is the share of a text's nearest texts that are the same.
+    """
+
+    value: float
+    draws: np.ndarray
+    neighbors: float
+
+
+def compare_vectors(
+    whole: np.ndarray, other: np.ndarray, queries: int = 0, seed: int = 0
+) -> Agreement:
+    """Compare vectors of the same texts, of which the first `queries` are queries."""
+    value, draws = measure_agreement(whole, other, queries, seed=seed)
+    return Agreement(value, draws, shared_neighbors(whole, other, queries))
 
 
 def closeness(whole: np.ndarray, other: np.ndarray, queries: int = 0) -> float:
@@ -65,41 +81,35 @@ def closeness(whole: np.ndarray, other: np.ndarray, queries: int = 0) -> float:
     above = np.triu_indices(len(whole), 1)
     pairs = [(rows @ rows.T)[above] for rows in (whole, other)]
     if np.ptp(pairs[0]) == 0:
-        correlation = float(np.ptp(pairs[1]) == 0)
-    else:
-        correlation = float(np.corrcoef(*pairs)[0, 1])
-    return correlation + cosine
+        return float(np.ptp(pairs[1]) == 0) + cosine
+    return float(np.corrcoef(*pairs)[0, 1]) + cosine
 
 
 def query_correlations(whole: np.ndarray, other: np.ndarray, queries: int) -> np.ndarray:
     """Return for each query the correlation (queries,) of its similarities to all documents."""
-    ours = (other[:queries] @ other[queries:].T).astype(np.float64)
-    theirs = (whole[:queries] @ whole[queries:].T).astype(np.float64)
-    ours -= ours.mean(1, keepdims=True)
-    theirs -= theirs.mean(1, keepdims=True)
-    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    correlations: np.ndarray = (ours * theirs).sum(1) / np.maximum(lengths, 1e-30)
+    products = []
+    for rows in (whole, other):
+        similarity = (rows[:queries] @ rows[queries:].T).astype(np.float64)
+        products.append(similarity - similarity.mean(1, keepdims=True))
+    lengths = np.linalg.norm(products[0], axis=1) * np.linalg.norm(products[1], axis=1)
+    correlations: np.ndarray = (products[0] * products[1]).sum(1) / np.maximum(lengths, 1e-30)
     return correlations
 
 
-def ranking_agreement(
-    whole: np.ndarray, other: np.ndarray, queries: int, draws: int = DRAWS, seed: int = 0
+def measure_agreement(
+    whole: np.ndarray, other: np.ndarray, queries: int = 0, draws: int = DRAWS, seed: int = 0
 ) -> tuple[float, np.ndarray]:
-    """Return the mean over queries of `query_correlations`, and the same under resamples of the
-    queries."""
-    correlations = query_correlations(whole, other, queries)
+    """Return the correlation of similarities, and the same on resamples (draws,).
+
+    Without queries: of all similarities between two different texts, texts resampled. With queries:
+    the mean over queries of `query_correlations`, queries resampled.
+    """
+    count = queries or len(whole)
     rng = np.random.default_rng(seed)
-    weights = rng.multinomial(queries, np.full(queries, 1 / queries), draws) / queries
-    return float(correlations.mean()), weights @ correlations
-
-
-def similarity_agreement(
-    whole: np.ndarray, other: np.ndarray, draws: int = DRAWS, seed: int = 0
-) -> tuple[float, np.ndarray]:
-    """Return the correlation of all similarities between two different texts with the whole
-    model's, and the same under resamples of the texts."""
-    count = len(whole)
-    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), draws)
+    weights = rng.multinomial(count, np.full(count, 1 / count), draws)
+    if queries:
+        correlations = query_correlations(whole, other, queries)
+        return float(correlations.mean()), weights / queries @ correlations
     weights = np.vstack([np.ones(count), weights]).astype(np.float64)
     first, second = (rows.astype(np.float64) @ rows.T for rows in (whole, other))
     for matrix in (first, second):
@@ -107,35 +117,27 @@ def similarity_agreement(
     pairs = weights.sum(1) ** 2 - (weights**2).sum(1)
 
     def mean(matrix: np.ndarray) -> np.ndarray:
+        """Return the weighted mean over pairs under each resample."""
         total: np.ndarray = ((weights @ matrix) * weights).sum(1) / pairs
         return total
 
-    means = mean(first), mean(second)
-    covariance = mean(first * second) - means[0] * means[1]
-    variances = mean(first**2) - means[0] ** 2, mean(second**2) - means[1] ** 2
-    correlation = covariance / np.sqrt(np.maximum(variances[0] * variances[1], 1e-30))
+    first_mean, second_mean = mean(first), mean(second)
+    covariance = mean(first * second) - first_mean * second_mean
+    variance = (mean(first**2) - first_mean**2) * (mean(second**2) - second_mean**2)
+    correlation = covariance / np.sqrt(np.maximum(variance, 1e-30))
     return float(correlation[0]), correlation[1:]
 
 
-def measure_agreement(
-    whole: np.ndarray, other: np.ndarray, queries: int, draws: int = DRAWS, seed: int = 0
-) -> tuple[float, np.ndarray]:
-    """Return the agreement of rankings if there are queries, else that of all similarities."""
-    if queries:
-        return ranking_agreement(whole, other, queries, draws, seed)
-    return similarity_agreement(whole, other, draws, seed)
-
-
 def shared_neighbors(whole: np.ndarray, other: np.ndarray, queries: int = 0) -> float:
-    """Return which share of a text's nearest texts (a query's nearest documents) by the whole model
-    are its nearest by the other."""
-    if queries:
-        count = min(NEAREST, len(whole) - queries)
-        nearest = [
-            np.argsort(-(rows[:queries] @ rows[queries:].T), axis=1)[:, :count]
-            for rows in (whole, other)
-        ]
-        shared = [len(np.intersect1d(*rows)) / count for rows in zip(*nearest, strict=True)]
-        return float(np.mean(shared))
-    reference = Neighborhoods.of(similarities(whole))
-    return float(torch.mean(reference.overlap(similarities(other))))
+    """Return the share of a text's nearest texts (a query's nearest documents) by the whole model
+    that are its nearest by the other."""
+    if not queries:
+        reference = Neighborhoods.of(similarities(whole))
+        return float(reference.overlap(similarities(other)).mean())
+    count = min(NEIGHBORS, len(whole) - queries)
+    nearest = [
+        np.argsort(-(rows[:queries] @ rows[queries:].T), axis=1)[:, :count]
+        for rows in (whole, other)
+    ]
+    shared = [len(np.intersect1d(*rows)) / count for rows in zip(*nearest, strict=True)]
+    return float(np.mean(shared))

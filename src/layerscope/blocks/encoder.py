@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,18 +33,16 @@ class Variant:
 
     def replace(self, block: int, module: nn.Module) -> Variant:
         """Return a variant in which one block is another module."""
-        pairs = zip(self.blocks, self.modules, strict=True)
-        return Variant(self.blocks, tuple(module if k == block else old for k, old in pairs))
+        place = self.blocks.index(block)
+        return Variant(self.blocks, (*self.modules[:place], module, *self.modules[place + 1 :]))
 
     def remove(self, block: int) -> Variant:
         """Return a variant without one block."""
-        kept = [pair for pair in zip(self.blocks, self.modules, strict=True) if pair[0] != block]
-        return Variant(tuple(k for k, _ in kept), tuple(module for _, module in kept))
-
-    def after(self, block: int) -> Variant:
-        """Return the part behind one block."""
-        kept = [pair for pair in zip(self.blocks, self.modules, strict=True) if pair[0] > block]
-        return Variant(tuple(k for k, _ in kept), tuple(module for _, module in kept))
+        place = self.blocks.index(block)
+        return Variant(
+            self.blocks[:place] + self.blocks[place + 1 :],
+            self.modules[:place] + self.modules[place + 1 :],
+        )
 
 
 @dataclass(frozen=True)
@@ -64,14 +61,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Start:
-    """A state (texts, tokens, D) that a pass starts from: what block `block` gave."""
+    """A state (texts, tokens, D) that a pass starts from: the output of block `block`."""
 
     block: int
     state: Tensor
 
 
 class _Stored(nn.Module):
-    """Stands in the place of a block and gives a stored state."""
+    """A module in the place of a block that returns a stored state."""
 
     def __init__(self, block: nn.Module, state: Tensor, as_tuple: bool) -> None:
         super().__init__()
@@ -86,7 +83,7 @@ class _Stored(nn.Module):
 
 
 class _LastBlockDone(Exception):
-    """Ends a forward pass behind the block that was wanted."""
+    """The last block that was wanted has run: the forward pass ends."""
 
 
 class Encoder:
@@ -96,10 +93,11 @@ class Encoder:
     """
 
     def __init__(self, pipeline: Any, folder: Path, max_length: int = 256) -> None:
-        self.pipeline, self.folder = pipeline, folder
-        limit = getattr(pipeline, "max_seq_length", None) or max_length
-        self.max_length = min(max_length, limit)
+        self.pipeline = pipeline
+        self.folder = folder
         self.model = wrap(pipeline)
+        self.max_length = min(max_length, pipeline.max_seq_length or max_length)
+        pipeline.max_seq_length = self.max_length
         path = block_list_path(self.model.module, self.model.anatomy.blocks)
         if path is None:
             raise ModelError(
@@ -107,8 +105,7 @@ class Encoder:
                 "so none can be left out."
             )
         self._parent, _, self._leaf = path.rpartition(".")
-        name = getattr(pipeline, "default_prompt_name", None)
-        self.prompt = pipeline.prompts.get(name) if name else None
+        self.prompt = pipeline.prompts.get(pipeline.default_prompt_name)
         self._as_tuple = self._returns_tuple()
 
     @classmethod
@@ -127,14 +124,13 @@ class Encoder:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The device that computes."""
         return self.model.device
 
     @property
     def whole(self) -> Variant:
         """The model as it is."""
-        blocks = self.model.anatomy.blocks
-        return Variant(tuple(range(len(blocks))), tuple(blocks))
+        return self.variant(range(self.n_blocks))
 
     def variant(self, blocks: Sequence[int]) -> Variant:
         """Return the model with some of its blocks as they are."""
@@ -152,33 +148,27 @@ class Encoder:
         ]
         return [i > 0 or shapes[0] == shapes[-1] for i in range(len(shapes))]
 
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens that are read of each text."""
+        return [len(row) for row in self.model.tokenize(texts, self.max_length).ids]
+
     def batches(self, texts: Sequence[str]) -> list[Batch]:
         """Tokenize texts once and put those of similar length together."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        lengths = self._lengths([texts[i] for i in order])
-        batches, start = [], 0
-        while start < len(order):
-            end = start + 1
-            while (
-                end < len(order)
-                and max(lengths[start : end + 1]) * (end + 1 - start) <= BATCH_TOKENS
-            ):
-                end += 1
-            batches.append(self._batch([order[i] for i in range(start, end)], texts))
-            start = end
-        return batches
-
-    def _lengths(self, texts: Sequence[str]) -> list[int]:
-        ids = self.model.tokenize(texts, self.max_length).ids
-        return [len(row) for row in ids]
+        counts = self.token_counts([texts[i] for i in order])
+        batches = []
+        rows: list[int] = []
+        longest = 0
+        for row, count in zip(order, counts, strict=True):
+            if rows and max(longest, count) * (len(rows) + 1) > BATCH_TOKENS:
+                batches.append(self._batch(rows, texts))
+                rows, longest = [], 0
+            rows.append(row)
+            longest = max(longest, count)
+        return [*batches, self._batch(rows, texts)] if rows else batches
 
     def _batch(self, rows: Sequence[int], texts: Sequence[str]) -> Batch:
-        before = self.pipeline.max_seq_length
-        self.pipeline.max_seq_length = self.max_length
-        try:
-            features = self.pipeline.preprocess([texts[i] for i in rows], prompt=self.prompt)
-        finally:
-            self.pipeline.max_seq_length = before
+        features = self.pipeline.preprocess([texts[i] for i in rows], prompt=self.prompt)
         moved = {
             name: value.to(self.device) if isinstance(value, Tensor) else value
             for name, value in features.items()
@@ -192,17 +182,27 @@ class Encoder:
             pooled: Tensor = self.pipeline(dict(batch.features))["sentence_embedding"]
         return pooled.float()
 
-    def encode(self, variant: Variant, batches: Sequence[Batch]) -> np.ndarray:
-        """Return the vectors (texts, D) of a variant in the order of the texts, of length 1."""
-        rows = np.concatenate([batch.rows for batch in batches])
-        vectors = torch.cat([self.vectors(variant, batch) for batch in batches]).cpu()
+    def encode(
+        self,
+        variant: Variant,
+        batches: Sequence[Batch],
+        starts: Sequence[Start | None] | None = None,
+    ) -> np.ndarray:
+        """Return the vectors (texts, D) of a variant in the order of the texts, of length 1.
+
+        With `starts`, a state for each batch, only the blocks behind it run.
+        """
+        pairs = zip(batches, starts or [None] * len(batches), strict=True)
+        vectors = torch.cat([self.vectors(variant, *pair) for pair in pairs]).cpu()
         if not bool(vectors.isfinite().all()):
             raise NonFiniteStatesError(
-                f"the vectors of {self.folder.name} with blocks {list(variant.blocks)} are not finite."
+                f"the vectors of {self.folder.name} with blocks {list(variant.blocks)} are not "
+                "finite."
             )
-        out = np.empty(tuple(vectors.shape), dtype=np.float32)
-        out[rows] = torch.nn.functional.normalize(vectors, dim=-1).numpy()
-        return out
+        ordered = np.empty(tuple(vectors.shape), dtype=np.float32)
+        rows = np.concatenate([batch.rows for batch in batches])
+        ordered[rows] = torch.nn.functional.normalize(vectors, dim=-1).numpy()
+        return ordered
 
     @torch.inference_mode()
     def run(
@@ -238,38 +238,30 @@ class Encoder:
     def _running(self, variant: Variant, start: Start | None) -> Iterator[None]:
         """Make the model consist of a variant's blocks for the time of a pass."""
         module = self.model.module
+        config = module.config
         parent = module.get_submodule(self._parent) if self._parent else module
-        before, config = getattr(parent, self._leaf), module.config
-        numbers, modules = list(variant.blocks), list(variant.modules)
+        original = getattr(parent, self._leaf)
+        pairs = list(zip(variant.blocks, variant.modules, strict=True))
         if start is not None:
-            stored = _Stored(self.model.anatomy.blocks[start.block], start.state, self._as_tuple)
-            numbers, modules = [start.block, *numbers], [stored, *modules]
-        saved = set_blocks(config, numbers, self.n_blocks)
-        setattr(parent, self._leaf, nn.ModuleList(modules))
+            block = self.model.anatomy.blocks[start.block]
+            stored = _Stored(block, start.state, self._as_tuple)
+            pairs = [(start.block, stored), *(pair for pair in pairs if pair[0] > start.block)]
+        settings = set_blocks(config, [number for number, _ in pairs], self.n_blocks)
+        setattr(parent, self._leaf, nn.ModuleList([block for _, block in pairs]))
         try:
             yield
         finally:
-            setattr(parent, self._leaf, before)
-            for name, value in saved.items():
+            setattr(parent, self._leaf, original)
+            for name, value in settings.items():
                 setattr(config, name, value)
 
     def _returns_tuple(self) -> bool:
-        seen: list[bool] = []
+        """Return whether blocks return a tuple."""
+        outputs: list[Any] = []
         block = self.model.anatomy.blocks[0]
-        handle = block.register_forward_hook(
-            lambda _m, _a, out: seen.append(isinstance(out, tuple))
-        )
+        handle = block.register_forward_hook(lambda _module, _args, out: outputs.append(out))
         try:
-            with torch.inference_mode():
-                self.pipeline(dict(self._batch([0], ["a text"]).features))
+            self.vectors(self.whole, self._batch([0], ["a text"]))
         finally:
             handle.remove()
-        return seen[0]
-
-
-def copy_sharing(module: nn.Module, own: Sequence[Tensor]) -> nn.Module:
-    """Copy a module; all its tensors but `own` are shared with the original."""
-    tensors = {id(one): one for one in (*module.parameters(), *module.buffers())}
-    for tensor in own:
-        tensors.pop(id(tensor), None)
-    return copy.deepcopy(module, dict(tensors))
+        return isinstance(outputs[0], tuple)

@@ -6,23 +6,79 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from layerscope.blocks.encoder import Encoder, Variant
+from layerscope.blocks.words import card
+from layerscope.core.runs import MARKER
 from layerscope.errors import ExportError
 from layerscope.exporting.cutting import with_blocks, write_weights
+from layerscope.exporting.servers import check_servers
 from layerscope.exporting.verifying import HALF_TOLERANCE, TOLERANCE, cosine_distances, reload
+from layerscope.store import atomic
+from layerscope.version import VERSION
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ot", ".onnx", ".gguf")
 _COPIED = (".json", ".txt", ".model", ".safetensors", ".jinja")
 _OWN = ("layerscope.json", "manifest.json", "model.safetensors.index.json")
+_VERIFIED = 20
+
+
+@dataclass(frozen=True)
+class MadeEncoder:
+    """A variant of an encoder, ready to encode and to be written; `texts` verify its folder."""
+
+    encoder: Encoder
+    variant: Variant
+    texts: Sequence[str]
+    license: str
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return vectors of length 1."""
+        if not texts:
+            return np.empty((0, self.encoder.model.width), dtype=np.float32)
+        return self.encoder.encode(self.variant, self.encoder.batches(texts))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The comparison of a written folder's vectors with those measured."""
+
+    texts: int
+    cosine_distance: float
+    tolerance: float
+    versions: dict[str, str]
+
+
+def write_export(made: MadeEncoder, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Write the model, its card and the marker of an export; return the manifest, completed."""
+    write_folder(made.encoder, made.variant, folder)
+    verification = verify_folder(made.encoder, made.variant, folder, made.texts[:_VERIFIED])
+    manifest = {
+        **manifest,
+        "verification": asdict(verification),
+        "servers": check_servers(folder),
+    }
+    atomic.write_text(folder / "README.md", card(manifest, made.license))
+    marker = {
+        "kind": "encoder",
+        "layerscope": VERSION,
+        "base": manifest["model"],
+        "license": made.license,
+        "blocks": list(made.variant.blocks),
+        "transformer": transformer_path(made.encoder.folder),
+        "verification": manifest["verification"],
+    }
+    atomic.write_json(folder / MARKER, atomic.plain(marker))
+    return manifest
 
 
 def transformer_path(folder: Path) -> str:
-    """Return where below a folder the transformer's files are; empty for the folder itself."""
+    """Return the place of the transformer's files below a folder; empty for the folder itself."""
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     return str(modules[0]["path"])
 
@@ -45,25 +101,26 @@ def write_folder(encoder: Encoder, variant: Variant, folder: Path) -> None:
         target = folder / path
         target.mkdir(parents=True, exist_ok=True)
         for file in sorted((source / path).glob("*")):
-            weights = path == place and file.suffix in _WEIGHTS
-            if file.is_file() and file.suffix in _COPIED and file.name not in _OWN and not weights:
+            is_weights = path == place and file.suffix in _WEIGHTS
+            is_copied = file.suffix in _COPIED and file.name not in _OWN and not is_weights
+            if file.is_file() and is_copied:
                 shutil.copyfile(file, target / file.name)
-    part = with_blocks(encoder.model, variant.blocks, variant.modules)
-    write_weights(part, folder / place)
+    model = with_blocks(encoder.model, variant.blocks, variant.modules)
+    write_weights(model, folder / place)
 
 
 def verify_folder(
     encoder: Encoder, variant: Variant, folder: Path, texts: Sequence[str]
-) -> dict[str, Any]:
+) -> Verification:
     """Load the folder in a fresh process and compare its vectors with those measured.
 
     Texts that the encoder would cut are left out: a run may read fewer tokens than the folder.
     """
-    lengths = [len(row) for row in encoder.model.tokenize(texts).ids]
+    counts = encoder.token_counts(texts)
     short = [
         text
-        for text, n in zip(texts, lengths, strict=True)
-        if text.strip() and n < encoder.max_length
+        for text, count in zip(texts, counts, strict=True)
+        if text.strip() and count < encoder.max_length
     ] or ["A text."]
     vectors = encoder.encode(variant, encoder.batches(short))
     with tempfile.TemporaryDirectory(prefix="layerscope-verify-") as scratch:
@@ -79,9 +136,4 @@ def verify_folder(
             f"gives other vectors than were measured (cosine distance {distance:.1e}, allowed "
             f"{tolerance:.0e})."
         )
-    return {
-        "texts": len(short),
-        "cosine_distance": distance,
-        "tolerance": tolerance,
-        "versions": versions,
-    }
+    return Verification(len(short), distance, tolerance, versions)

@@ -25,13 +25,13 @@ class Solution:
 class _Sums:
     """Products of features and targets, summed over tokens."""
 
-    def __init__(self, features: int, outputs: int, device: torch.device) -> None:
-        wide = {"dtype": torch.float64, "device": device}
-        self.gram = torch.zeros(features, features, **wide)  # type: ignore[call-overload]
-        self.cross = torch.zeros(features, outputs, **wide)  # type: ignore[call-overload]
-        self.square = torch.zeros((), **wide)  # type: ignore[call-overload]
+    def __init__(self, gram: Tensor, cross: Tensor, square: Tensor) -> None:
+        self.gram = gram
+        self.cross = cross
+        self.square = square
 
     def add(self, features: Tensor, targets: Tensor) -> None:
+        """Add tokens: features (tokens, F) and targets (tokens, D)."""
         self.gram += features.T @ features
         self.cross += features.T @ targets
         self.square += targets.double().square().sum()
@@ -43,7 +43,7 @@ class _Sums:
 
 
 class Ridge:
-    """Fits `features · scale → targets` with an offset that is not penalized.
+    """A fit of `features · scale → targets` with an offset that is not penalized.
 
     Tokens are added as they come, those of held-out texts apart; `solve` chooses the penalty on
     them and then fits on all. Without an offset (`offset=False`) the linear layer has no bias.
@@ -51,40 +51,45 @@ class Ridge:
 
     def __init__(self, features: int, outputs: int, offset: bool, device: torch.device) -> None:
         self.offset = offset
-        self.fitted = _Sums(features + offset, outputs, device)
-        self.held_out = _Sums(features + offset, outputs, device)
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        width = features + offset
+        self.fitted = _Sums(zeros(width, width), zeros(width, outputs), zeros())
+        self.held_out = _Sums(zeros(width, width), zeros(width, outputs), zeros())
 
     def add(self, features: Tensor, scale: Tensor, targets: Tensor, held_out: Tensor) -> None:
         """Add tokens: features (tokens, F), scale (tokens,), targets (tokens, D)."""
         rows = features.float() * scale[:, None].float()
         if self.offset:
             rows = torch.cat([rows, scale[:, None].float()], dim=1)
-        for sums, which in ((self.fitted, ~held_out), (self.held_out, held_out)):
-            sums.add(rows[which], targets[which].float())
+        for sums, mask in ((self.fitted, ~held_out), (self.held_out, held_out)):
+            sums.add(rows[mask], targets[mask].float())
 
     def solve(self, penalties: tuple[float, ...] = LAMBDAS) -> Solution | None:
         """Return the best correction, or None if none helps on the held-out tokens."""
-        before = float(self.held_out.square)
-        if not float(self.fitted.gram.diagonal().sum()) > 0:
+        fitted, held_out = self.fitted, self.held_out
+        before = float(held_out.square)
+        if not float(fitted.gram.diagonal().sum()) > 0:
             return None  # a block whose layer is given nothing but zeros
-        trials = [(self.held_out.error(self._weights(self.fitted, one)), one) for one in penalties]
-        error, penalty = min(trials)
+        errors = [
+            (held_out.error(self._weights(fitted.gram, fitted.cross, penalty)), penalty)
+            for penalty in penalties
+        ]
+        error, penalty = min(errors)
         if not error < before:
             return None
-        whole = _Sums(len(self.fitted.gram), self.fitted.cross.shape[1], self.fitted.gram.device)
-        whole.gram = self.fitted.gram + self.held_out.gram
-        whole.cross = self.fitted.cross + self.held_out.cross
-        weights = self._weights(whole, penalty)
-        bias = weights[-1] if self.offset else torch.zeros_like(weights[0])
-        weight = weights[:-1] if self.offset else weights
-        return Solution(weight, bias, penalty, error / before)
+        gram, cross = fitted.gram + held_out.gram, fitted.cross + held_out.cross
+        weights = self._weights(gram, cross, penalty)
+        if not self.offset:
+            return Solution(weights, torch.zeros_like(weights[0]), penalty, error / before)
+        return Solution(weights[:-1], weights[-1], penalty, error / before)
 
-    def _weights(self, sums: _Sums, penalty: float) -> Tensor:
-        count = len(sums.gram) - self.offset
-        diagonal = sums.gram.diagonal()
-        added = torch.zeros_like(diagonal)
+    def _weights(self, gram: Tensor, cross: Tensor, penalty: float) -> Tensor:
+        count = len(gram) - self.offset
+        diagonal = gram.diagonal()
+        added = 1e-9 * diagonal
         added[:count] = penalty * diagonal[:count].mean()
-        if self.offset:
-            added[-1] = 1e-9 * diagonal[-1]
-        factor = torch.linalg.cholesky(sums.gram + torch.diag(added))
-        return torch.cholesky_solve(sums.cross, factor)
+        factor = torch.linalg.cholesky(gram + torch.diag(added))
+        return torch.cholesky_solve(cross, factor)

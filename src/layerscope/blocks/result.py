@@ -1,4 +1,4 @@
-"""What `improve` returns for a sentence encoder: the same encoder with fewer blocks."""
+"""The result of `improve` for a sentence encoder: the same encoder with fewer blocks."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from layerscope.blocks.folder import MadeEncoder, write_export
 from layerscope.core.runs import view
 from layerscope.errors import LayerscopeError
+from layerscope.exporting.folder import published
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.models.settings import quiet
-from layerscope.store import StoredRun
+from layerscope.store import RunFolder, StoredRun
 
 if TYPE_CHECKING:
     from layerscope.core.charts import Figure
-
-
-class Made(Protocol):
-    """A model in memory, ready to encode and to be written."""
-
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return vectors of length 1."""
-
-    def write(self, result: FasterEncoder, out: Path, overwrite: bool) -> Path:
-        """Write and verify the folder."""
 
 
 @dataclass(repr=False)
@@ -51,7 +43,7 @@ class FasterEncoder(StoredRun):
     removals: pd.DataFrame
     manifest: dict[str, Any]
     path: Path | None = None
-    _made: Made | None = field(default=None, repr=False, compare=False)
+    _made: MadeEncoder | None = field(default=None, repr=False, compare=False)
 
     @property
     def folder(self) -> Path | None:
@@ -70,12 +62,12 @@ class FasterEncoder(StoredRun):
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The blocks that are kept, numbered from 0 as in the whole encoder."""
+        """The blocks that remain, numbered from 0 as in the whole encoder."""
         return tuple(self.manifest["choice"]["blocks"])
 
     @property
     def warnings(self) -> list[str]:
-        """What a user should know before using the result."""
+        """Notes that a user should know before using the result."""
         return list(self.manifest["warnings"])
 
     def encode(self, texts: str | Sequence[str]) -> np.ndarray:
@@ -84,19 +76,29 @@ class FasterEncoder(StoredRun):
             vector: np.ndarray = self.encode([texts])[0]
             return vector
         if self._made is not None:
-            return self._made.encode(list(texts))
+            return self._made.encode(texts)
+        if self.path is None:
+            raise LayerscopeError("this encoder was not saved. Save it first: faster.save(FOLDER).")
         with quiet():
-            loaded = load_folder(self._saved())
+            loaded = load_folder(self.path)
         vectors = loaded.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 
     def save(self, out: str | Path, overwrite: bool = False) -> Path:  # type: ignore[override]
-        """Write the sentence-transformers folder, verified in a fresh process."""
+        """Write the sentence-transformers folder, verified in a fresh process.
+
+        It appears complete or not at all.
+        """
         if self._made is None:
             raise LayerscopeError(
                 f"this run was read from disk; its model is in {self.folder}. Copy that folder."
             )
-        self.path = self._made.write(self, Path(out), overwrite)
+        with published(Path(out), overwrite) as folder:
+            manifest = write_export(self._made, self.manifest, folder)
+            run = RunFolder(folder)
+            self.write(run)
+            self.manifest = run.write_manifest(manifest)
+        self.path = Path(out)
         return self.path
 
     def plot(self) -> Figure:
@@ -118,15 +120,10 @@ class FasterEncoder(StoredRun):
         """Return the summary as JSON."""
         return json.dumps(self.summary(), indent=indent, ensure_ascii=False, default=str)
 
-    def _saved(self) -> Path:
-        if self.path is None:
-            raise LayerscopeError("this encoder was not saved. Save it first: faster.save(FOLDER).")
-        return self.path
-
     def __repr__(self) -> str:
-        where = "not saved" if self.folder is None else f"in {self.folder}"
+        place = "not saved" if self.folder is None else f"in {self.folder}"
         count = f"{len(self.blocks)} of {self.manifest['model']['n_blocks']} blocks"
-        return f"<FasterEncoder {self.name}: {count}; {where}>"
+        return f"<FasterEncoder {self.name}: {count}; {place}>"
 
     def __str__(self) -> str:
         return str(view("encoder", "text")(self))

@@ -1,4 +1,4 @@
-"""Which blocks can be left out: greedy removal, and evenly spaced blocks beside it.
+"""The search for blocks to leave out: greedy removal, and evenly spaced blocks beside it.
 
 Blocks that look best as they are do not always refit best. So both subsets are quickly refitted,
 and compared on texts that fitted neither.
@@ -10,22 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from layerscope.blocks.agreement import TextSet, closeness
 from layerscope.blocks.encoder import Batch, Encoder, Start, Variant
-from layerscope.blocks.kinds.base import BlockKind
+from layerscope.blocks.kinds import BlockKind
 from layerscope.blocks.refit import refit, states_behind
 
 
 @dataclass(frozen=True)
 class Step:
-    """One removal: the block, the closeness of the rest to the whole model, and the closeness after
-    each removal that was possible at this step."""
+    """One removal: the block, the remaining blocks, and the closeness of the rest to the whole
+    model after each removal that was possible at this step."""
 
     removed: int
     blocks: tuple[int, ...]
-    closeness: float
     possible: dict[int, float]
 
 
@@ -41,26 +39,37 @@ def search(
     Blocks are judged as they are. The first `queries` texts are queries. States in front of a
     removed block are shared: only the blocks behind it run again.
     """
-    order = np.argsort(np.concatenate([batch.rows for batch in batches]))
     current = encoder.whole
-    whole = _vectors(encoder, encoder.whole, batches)[order]
+    whole = encoder.encode(current, batches)
     removable = encoder.removable()
     steps = []
     while len(current.blocks) > smallest:
-        starts = _starts(encoder, current, batches, removable)
-        if not starts:
-            break
         scores = {}
-        for block, states in starts.items():
-            rest = current.remove(block)
-            part = rest if states[0] is None else rest.after(states[0].block)
-            vectors = _vectors(encoder, part, batches, states)[order]
+        for block, starts in _starts(encoder, current, batches, removable).items():
+            vectors = encoder.encode(current.remove(block), batches, starts)
             scores[block] = closeness(whole, vectors, queries)
+        if not scores:
+            break
         removed = max(scores, key=lambda block: scores[block])
         current = current.remove(removed)
-        steps.append(Step(removed, current.blocks, scores[removed], scores))
+        steps.append(Step(removed, current.blocks, scores))
         advance(1)
     return steps
+
+
+def _starts(
+    encoder: Encoder, current: Variant, batches: Sequence[Batch], removable: Sequence[bool]
+) -> dict[int, list[Start | None]]:
+    """Return for each block that may go the states in front of it."""
+    states: list[Start | None] = [None] * len(batches)
+    starts: dict[int, list[Start | None]] = {}
+    for place, block in enumerate(current.blocks):
+        if removable[block]:
+            starts[block] = states
+        if place + 1 < len(current.blocks):
+            single = Variant((block,), (current.modules[place],))
+            states = states_behind(encoder, single, batches, states)
+    return starts
 
 
 def choose_blocks(
@@ -77,10 +86,10 @@ def choose_blocks(
     texts.
     """
     removable = encoder.removable()
-    spaced = np.unique(np.linspace(0, encoder.n_blocks - 1, size).round().astype(int))
+    spaced = tuple(np.linspace(0, encoder.n_blocks - 1, size).round().astype(int).tolist())
     subsets = [step.blocks for step in steps if len(step.blocks) == size]
     if all(removable[k] for k in range(encoder.n_blocks) if k not in spaced):
-        subsets.append(tuple(int(k) for k in spaced))
+        subsets.append(spaced)
     subsets = list(dict.fromkeys(subsets))
     if len(subsets) == 1:
         return subsets[0]
@@ -94,31 +103,3 @@ def choose_blocks(
         return closeness(whole, encoder.encode(variant, compared), trial.queries)
 
     return max(subsets, key=agreement)
-
-
-def _starts(
-    encoder: Encoder, current: Variant, batches: Sequence[Batch], removable: Sequence[bool]
-) -> dict[int, list[Start | None]]:
-    """Return for each block that may go the states in front of it."""
-    states: list[Start | None] = [None] * len(batches)
-    starts: dict[int, list[Start | None]] = {}
-    for place, block in enumerate(current.blocks):
-        if removable[block]:
-            starts[block] = states
-        if place + 1 < len(current.blocks):
-            one = Variant((block,), (current.modules[place],))
-            states = states_behind(encoder, one, batches, states)
-    return starts
-
-
-def _vectors(
-    encoder: Encoder,
-    variant: Variant,
-    batches: Sequence[Batch],
-    starts: Sequence[Start | None] | None = None,
-) -> np.ndarray:
-    """Return vectors of length 1, in the order of the batches."""
-    given = starts or [None] * len(batches)
-    rows = [encoder.vectors(variant, *pair) for pair in zip(batches, given, strict=True)]
-    vectors: np.ndarray = torch.nn.functional.normalize(torch.cat(rows), dim=-1).cpu().numpy()
-    return vectors

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from layerscope.blocks.result import FasterEncoder
 from layerscope.exporting.servers import opening_words
 from layerscope.terminal import Console, print_facts, print_frame, print_notes
+
+if TYPE_CHECKING:
+    from layerscope.blocks.result import FasterEncoder
 
 AGREEMENT = "correlation of the similarities of all pairs of texts with the whole encoder's"
 RANKING = (
@@ -18,77 +20,66 @@ RANKING = (
     "queries"
 )
 
+Manifest = Mapping[str, Any]
 
-def headline(manifest: Mapping[str, Any]) -> str:
+
+def headline(manifest: Manifest) -> str:
     """Return the result in one sentence."""
-    choice, claim = manifest["choice"], manifest["claim"]
-    kept, of = len(choice["blocks"]), manifest["model"]["n_blocks"]
-    if kept == of:
-        return (
-            f"{manifest['model']['name']} keeps all {of} blocks: no smaller candidate keeps enough"
-        )
+    name, total = manifest["model"]["name"], manifest["model"]["n_blocks"]
+    count = len(manifest["choice"]["blocks"])
+    if count == total:
+        return f"{name} keeps all {total} blocks: no smaller candidate keeps enough"
     speed = manifest["speed"]
     times = speed["faster"] / speed["whole"]
     return (
-        f"{manifest['model']['name']} with {kept} of {of} blocks: {times:.1f} × as many texts per "
-        f"second, agreement with the whole encoder {claim['after']:.3f}"
+        f"{name} with {count} of {total} blocks: {times:.1f} × as many texts per second, "
+        f"agreement with the whole encoder {manifest['claim']['after']:.3f}"
     )
 
 
-def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what stands behind the headline, as names and values."""
+def facts(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return the facts behind the headline, as names and values."""
     choice, claim, texts = manifest["choice"], manifest["claim"], manifest["texts"]
+    speed, labels, training = manifest["speed"], manifest["labels"], manifest["training"]
     low, high = (1 + end for end in claim["interval"])
-    agreement = manifest["conventions"]["agreement"]
     queries = texts["queries"]
     nearest = "query's 10 nearest documents" if queries else "text's 10 nearest"
-    lines = [
-        ("blocks kept", ", ".join(map(str, choice["blocks"])) + f" ({choice['how']})"),
-        ("agreement", f"{claim['after']:.3f} (95 % interval {low:.3f} to {high:.3f}): {agreement}"),
-        ("same neighbors", f"{choice['neighbors']:.0%} of each {nearest}"),
-    ]
-    labels = manifest.get("labels")
+    of_queries = f" ({queries:,} of them queries)" if queries else ""
+    lines = {
+        "blocks kept": f"{', '.join(map(str, choice['blocks']))} ({choice['how']})",
+        "agreement": (
+            f"{claim['after']:.3f} (95 % interval {low:.3f} to {high:.3f}): "
+            f"{manifest['conventions']['agreement']}"
+        ),
+        "same neighbors": f"{choice['neighbors']:.0%} of each {nearest}",
+    }
     if labels:
         low, high = labels["interval"]
-        lines.append(
-            (
-                f"by your {labels['examples']} labels",
-                f"{labels['after']:.1f} instead of {labels['before']:.1f} ({labels['measure']} × 100; "
-                f"95 % interval of the change {low:+.1f} to {high:+.1f})",
-            )
+        lines[f"by your {labels['examples']} labels"] = (
+            f"{labels['after']:.1f} instead of {labels['before']:.1f} ({labels['measure']} × 100; "
+            f"95 % interval of the change {low:+.1f} to {high:+.1f})"
         )
-    speed = manifest["speed"]
-    lines += [
-        (
-            "texts per second",
-            f"{speed['faster']:,.0f} instead of {speed['whole']:,.0f}, on this machine",
-        ),
-        (
-            "measured on",
-            f"{texts['checked']:,} texts of {texts['name']} "
-            + (f"({queries:,} of them queries) " if queries else "")
-            + f"that fitted nothing; refitted on "
-            f"{texts['fitted']:,} others ({texts['tokens']:,} tokens)",
-        ),
-    ]
-    training = manifest.get("training")
+    lines["texts per second"] = (
+        f"{speed['faster']:,.0f} instead of {speed['whole']:,.0f}, on this machine"
+    )
+    lines["measured on"] = (
+        f"{texts['checked']:,} texts of {texts['name']}{of_queries} that fitted nothing; refitted "
+        f"on {texts['fitted']:,} others ({texts['tokens']:,} tokens)"
+    )
     if training:
-        lines.append(
-            (
-                "training",
-                f"{training['steps']:,} steps on {training['texts']:,} texts: agreement "
-                f"{training['agreement_before']:.3f} → {training['agreement']:.3f}",
-            )
+        lines["training"] = (
+            f"{training['steps']:,} steps on {training['texts']:,} texts: agreement "
+            f"{training['agreement_before']:.3f} → {training['agreement']:.3f}"
         )
     if "servers" in manifest:
-        lines.append(("opens in", opening_words(manifest["servers"])))
-    return lines
+        lines["opens in"] = opening_words(manifest["servers"])
+    return list(lines.items())
 
 
 def print_faster(result: FasterEncoder, console: Console | None = None) -> None:
     """Print the headline, the facts, the front, notes, and how to use the folder."""
     console = console or Console(highlight=False)
-    console.print(escape(headline(result.manifest) + "."), style="bold")
+    console.print(escape(f"{headline(result.manifest)}."), style="bold")
     print_facts(console, facts(result.manifest))
     rows = [
         {
@@ -105,9 +96,8 @@ def print_faster(result: FasterEncoder, console: Console | None = None) -> None:
     print_frame(console, rows, list(rows[0]))
     print_notes(console, result.warnings)
     if result.folder is not None:
-        console.print(
-            f'Use it: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].encode(texts)'
-        )
+        folder = escape(str(result.folder))
+        console.print(f'Use it: [bold]SentenceTransformer("{folder}")[/].encode(texts)')
 
 
 def as_text(result: FasterEncoder) -> str:
@@ -117,26 +107,27 @@ def as_text(result: FasterEncoder) -> str:
     return stream.getvalue()
 
 
-def _fitting(choice: Mapping[str, Any]) -> str:
-    """Return how the weights of the kept blocks came about, for the card."""
+def _fitting(how: str) -> str:
+    """Return how the weights of the remaining blocks came about, for the card."""
     refitted = (
         "The last linear layer of a kept block was fitted by ridge regression, so that the block "
         "also does\nthe work of those removed behind it."
     )
-    if choice["how"] == "trained":
+    if how == "trained":
         return f"{refitted} Then the blocks were trained to give the\nwhole encoder's vectors."
-    return refitted if choice["how"].startswith("refitted") else "Their weights are as they were."
+    return refitted if how.startswith("refitted") else "Their weights are as they were."
 
 
-def card(manifest: Mapping[str, Any], license_name: str) -> str:
+def card(manifest: Manifest, license_name: str) -> str:
     """Return the model card, README.md."""
     base, choice, verification = manifest["model"], manifest["choice"], manifest["verification"]
-    known = license_name.lower() if " " not in license_name else "other"
+    count = base["n_blocks"]
+    license_id = license_name.lower() if " " not in license_name else "other"
     listed = "\n".join(f"- {name}: {value}" for name, value in facts(manifest))
     versions = ", ".join(f"{name} {version}" for name, version in verification["versions"].items())
-    removed = sorted(set(range(base["n_blocks"])) - set(choice["blocks"]))
+    removed = sorted(set(range(count)) - set(choice["blocks"]))
     return f"""---
-license: {known}
+license: {license_id}
 base_model: "{base["name"].replace('"', "")}"
 library_name: sentence-transformers
 pipeline_tag: sentence-similarity
@@ -146,9 +137,9 @@ tags:
 - layerscope
 ---
 
-# {base["name"]} with {len(choice["blocks"])} of {base["n_blocks"]} blocks
+# {base["name"]} with {len(choice["blocks"])} of {count} blocks
 
-{headline(manifest)}. Blocks {", ".join(map(str, removed)) or "none"} of 0 to {base["n_blocks"] - 1}
+{headline(manifest)}. Blocks {", ".join(map(str, removed)) or "none"} of 0 to {count - 1}
 were left out. Nothing was added: the architecture, the pooling and the tokenizer are those of the
 whole encoder. License of the base model: {license_name}.
 
@@ -167,7 +158,7 @@ vectors = model.encode(["A text.", "Another text."])
 
 The blocks were chosen by agreement with the whole encoder on unlabeled texts: removed one at a time,
 or evenly spaced, whichever a quick refit brought nearer.
-{_fitting(choice)} On texts of another kind the agreement is lower: measure it
+{_fitting(choice["how"])} On texts of another kind the agreement is lower: measure it
 with `layerscope compare {base["name"]} THIS_FOLDER --data YOUR_TEXTS`.
 
 ## Verified

@@ -30,9 +30,10 @@ LEAST_TEXTS = 200
 """Fewer texts than this fit no head: on 100, some tasks end below where they began
 (`benchmarks/results/heads.md`)."""
 
-
-CLASS_PENALTY, CLASS_SHARE, ENOUGH_LABELS = 3.0, 0.6, 128
-"""How labels shape a head: the penalty of the probe that they train, the size of what it says
+CLASS_PENALTY = 3.0
+CLASS_SHARE = 0.6
+ENOUGH_LABELS = 128
+"""How labels shape a head: the penalty of the probe that they train, the size of its answers
 relative to the rest of a vector, and the number of labels from which on it counts so much; fewer
 count less (`benchmarks/results/heads.md`)."""
 
@@ -51,17 +52,18 @@ class Head:
     shift: np.ndarray | None = None
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Vectors (…, D) to (…, K), in double precision."""
-        centered = vectors.astype(np.float64) - self.mean
-        mapped = centered if self.matrix is None else centered @ self.matrix
+        """Map vectors (…, D) to (…, K), in double precision."""
+        mapped = vectors.astype(np.float64) - self.mean
+        if self.matrix is not None:
+            mapped = mapped @ self.matrix
         return mapped if self.shift is None else mapped + self.shift
 
     @property
     def weight(self) -> np.ndarray:
         """(K, D), as a dense layer has it; the identity for a mean alone."""
-        return (
-            np.eye(len(self.mean)) if self.matrix is None else np.ascontiguousarray(self.matrix.T)
-        )
+        if self.matrix is None:
+            return np.eye(len(self.mean))
+        return np.ascontiguousarray(self.matrix.T)
 
     @property
     def bias(self) -> np.ndarray:
@@ -70,14 +72,14 @@ class Head:
 
 
 def make_target(*teachers: np.ndarray, width: int = WIDTH) -> np.ndarray:
-    """What a head should give (texts, K): the teachers' vectors, each centered and of length 1,
+    """Return the target of a head (texts, K): the teachers' vectors, each centered and of length 1,
     side by side.
 
     Inner products then are the mean of the teachers' similarities. Only the `width` main directions
     are kept.
     """
-    each = [unit(given.astype(np.float64) - given.mean(0, dtype=np.float64)) for given in teachers]
-    joined = np.concatenate(each, axis=1) / np.sqrt(len(each))
+    parts = [unit(rows.astype(np.float64) - rows.mean(0, dtype=np.float64)) for rows in teachers]
+    joined = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
     joined = joined - joined.mean(0)
     if joined.shape[1] <= width:
         return joined
@@ -86,8 +88,8 @@ def make_target(*teachers: np.ndarray, width: int = WIDTH) -> np.ndarray:
 
 
 def with_classes(head: Head, texts: np.ndarray, labeled: np.ndarray, classes: np.ndarray) -> Head:
-    """A head whose vectors also say of which class a text seems to be, by a probe of the head's own
-    vectors.
+    """Return a head whose vectors also say of which class a text seems to be, by a probe of the
+    head's own vectors.
 
     `texts` (n, D) are those that the head was fitted on, `labeled` (m, D) others with the numbers
     of their `classes` (m,). The fewer labels there are, the less they count.
@@ -100,19 +102,16 @@ def with_classes(head: Head, texts: np.ndarray, labeled: np.ndarray, classes: np
     goal = np.eye(int(classes.max()) + 1)[classes]
     probe = Ridge(head(labeled), goal, CLASS_PENALTY).head().matrix
     assert probe is not None
-    known = head(texts)
-    size = np.sqrt((known**2).sum() / max(float(((known @ probe) ** 2).sum()), 1e-30))
+    vectors = head(texts)
+    size = np.sqrt((vectors**2).sum() / max(float(((vectors @ probe) ** 2).sum()), 1e-30))
     share = CLASS_SHARE * min(1.0, len(classes) / ENOUGH_LABELS)
-    return Head(
-        head.mean,
-        head.matrix @ np.concatenate([np.eye(len(probe)), share * size * probe], axis=1),
-        head.fitted_on,
-    )
+    extended = np.concatenate([np.eye(len(probe)), share * size * probe], axis=1)
+    return Head(head.mean, head.matrix @ extended, head.fitted_on)
 
 
 class Ridge:
-    """The regression from vectors (texts, D) to a target (texts, K), with one penalty, and what it
-    says of texts left out.
+    """The regression from vectors (texts, D) to a target (texts, K), with one penalty, and its
+    predictions of texts left out.
 
     What a regression would have predicted without some of its texts follows from the one with all
     of them. So heads are judged on texts that they were not fitted on, and no text is lost to the
@@ -121,78 +120,74 @@ class Ridge:
 
     def __init__(self, vectors: np.ndarray, target: np.ndarray, penalty: float = PENALTY) -> None:
         self.mean = vectors.mean(0, dtype=np.float64)
-        self.rows, self.target = vectors.astype(np.float64) - self.mean, target - target.mean(0)
-        count, width = self.rows.shape
+        self.target = target - target.mean(0)
+        rows = vectors.astype(np.float64) - self.mean
+        count, width = rows.shape
         # of fewer texts than features the directions that the texts span are enough
-        gram = self.rows @ self.rows.T if count < width else self.rows.T @ self.rows
-        self.unit = max(float(gram.trace()) / width, 1e-30)
+        gram = rows @ rows.T if count < width else rows.T @ rows
+        scale = max(float(gram.trace()) / width, 1e-30)
         values, self.basis = np.linalg.eigh(gram)
-        self.values = np.maximum(values, 0)
-        if len(gram) < width:
-            self.basis = self.rows.T @ (
-                self.basis / np.sqrt(np.maximum(self.values, 1e-12 * self.unit))
-            )
-        self.turned, self.shrink = self.rows @ self.basis, 1 / (self.values + penalty * self.unit)
-        cross = self.turned.T @ self.target
-        self.solved = self.shrink[:, None] * cross
-        self.rest = self.target - self.turned @ self.solved  # what is left unexplained
-        self.free = np.maximum(
-            1 - (self.turned**2) @ self.shrink, 1e-9
-        )  # what is not a text's own doing in its prediction
+        values = np.maximum(values, 0)
+        if count < width:
+            self.basis = rows.T @ (self.basis / np.sqrt(np.maximum(values, 1e-12 * scale)))
+        self.turned = rows @ self.basis
+        self.shrink = 1 / (values + penalty * scale)
+        self.solved = self.shrink[:, None] * (self.turned.T @ self.target)
+        self.residual = self.target - self.turned @ self.solved
+        # the share of a text's prediction that is not its own doing; the mean's part is taken off
+        free = np.maximum(1 - (self.turned**2) @ self.shrink, 1e-9)
+        self.free = np.maximum(free - 1 / count, 1e-9)
 
     def head(self) -> Head:
-        """The head, fitted on all texts."""
+        """Return the head, fitted on all texts."""
         return Head(self.mean, self.basis @ self.solved)
 
     def unseen(self) -> np.ndarray:
-        """Every text's prediction (texts, K) by the head fitted on all others, and centered on
-        them."""
-        n, y = len(self.target), self.target
-        return np.asarray(
-            y - self.rest / np.maximum(self.free - 1 / n, 1e-9)[:, None] + y / max(n - 1, 1)
-        )
+        """Return every text's prediction (texts, K) by the head fitted on all others, and centered
+        on them."""
+        share = 1 / max(len(self.target) - 1, 1)
+        predicted = self.target - self.residual / self.free[:, None]
+        return np.asarray(predicted + share * self.target)
 
     def unseen_similarities(self, block: int = 512) -> np.ndarray:
-        """The cosine of every two texts (texts, texts) by the head fitted on neither of them; the
-        diagonal means nothing.
+        """Return the cosine of every two texts (texts, texts), each pair by a head that was fitted
+        without both; the diagonal means nothing.
 
         With hat matrix H, that of the mean included, and residuals r, leaving out texts i and j
         changes their predictions to y − (I − H)⁻¹ r of the two, less the mean of the others'
         targets. With the mean of all, the others would tell what was left out: what they lack of
         zero.
         """
-        n = len(self.target)
-        target, rest, turned = self.target, self.rest, self.turned
-        free = np.maximum(self.free - 1 / n, 1e-9)
+        count = len(self.target)
+        target, rest, turned, free = self.target, self.residual, self.turned, self.free
         y, z, r = (target**2).sum(1), (target * rest).sum(1), (rest**2).sum(1)
-        out, share = np.empty((n, n), dtype=np.float32), 1 / max(n - 2, 1)
-        for start in range(0, n, block):  # i runs over some rows, j over all columns
+        share = 1 / max(count - 2, 1)
+        cosines = np.empty((count, count), dtype=np.float32)
+        for start in range(0, count, block):  # i runs over some rows, j over all columns
             i = slice(start, start + block)
-            hat = (turned[i] * self.shrink) @ turned.T + 1 / n
+            hat = (turned[i] * self.shrink) @ turned.T + 1 / count
             a, b = free[i, None], free[None, :]
+            y_i, z_i, r_i = y[i, None], z[i, None], r[i, None]
             det = np.maximum(a * b - hat**2, 1e-12 * a * b)
-            yy, yr, ry, rr = (
-                target[i] @ target.T,
-                target[i] @ rest.T,
-                rest[i] @ target.T,
-                rest[i] @ rest.T,
-            )
-            # products of targets y and errors e, of i first
-            ye, ey = (a * yr + hat * z[i, None]) / det, (b * ry + hat * z[None, :]) / det
-            own, other = (b * z[i, None] + hat * yr) / det, (a * z[None, :] + hat * ry) / det
-            errors = (hat * (b * r[i, None] + a * r[None, :]) + (a * b + hat**2) * rr) / det**2
-            mine = (b**2 * r[i, None] + 2 * b * hat * rr + hat**2 * r[None, :]) / det**2
-            theirs = (a**2 * r[None, :] + 2 * a * hat * rr + hat**2 * r[i, None]) / det**2
+            yy, yr = target[i] @ target.T, target[i] @ rest.T
+            ry, rr = rest[i] @ target.T, rest[i] @ rest.T
+            # products of targets y and errors e, of i first; y_i e_i and y_j e_j
+            ye, ey = (a * yr + hat * z_i) / det, (b * ry + hat * z) / det
+            ye_i, ye_j = (b * z_i + hat * yr) / det, (a * z + hat * ry) / det
+            ee = (hat * (b * r_i + a * r) + (a * b + hat**2) * rr) / det**2
+            ee_i = (b**2 * r_i + 2 * b * hat * rr + hat**2 * r) / det**2
+            ee_j = (a**2 * r + 2 * a * hat * rr + hat**2 * r_i) / det**2
             # and of the mean of the others' targets, less its sign, s = share (y of i + y of j)
-            si, sj = share * (y[i, None] + yy - own - ey), share * (yy + y[None, :] - ye - other)
-            ss = share**2 * (y[i, None] + 2 * yy + y[None, :])
-            product = yy - ye - ey + errors + si + sj + ss
-            mine += y[i, None] - 2 * own + 2 * si + ss
-            theirs += y[None, :] - 2 * other + 2 * sj + ss
-            out[i] = product / np.sqrt(np.maximum(mine, 1e-30) * np.maximum(theirs, 1e-30))
-        return out
+            s_i, s_j = share * (y_i + yy - ye_i - ey), share * (yy + y - ye - ye_j)
+            ss = share**2 * (y_i + 2 * yy + y)
+            product = yy - ye - ey + ee + s_i + s_j + ss
+            square_i = ee_i + y_i - 2 * ye_i + 2 * s_i + ss
+            square_j = ee_j + y - 2 * ye_j + 2 * s_j + ss
+            lengths = np.sqrt(np.maximum(square_i, 1e-30) * np.maximum(square_j, 1e-30))
+            cosines[i] = product / lengths
+        return cosines
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length 1."""
+    """Return vectors of length 1."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-30)

@@ -1,6 +1,6 @@
-"""Statistics in one place: ranks, Spearman's ρ, average precision, Student's t and resampling.
+"""Statistics in one place: intervals, ranks, Spearman's ρ, average precision and resampling.
 
-Everything random takes a seed. What is undefined is NaN, never a guess.
+Everything random takes a seed. Undefined values are NaN, never a guess.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
 __all__ = [
     "INTERVAL",
@@ -22,7 +22,6 @@ __all__ = [
     "jackknife_error",
     "mean_ranks",
     "spearman",
-    "student_cdf",
     "student_quantile",
 ]
 
@@ -39,8 +38,9 @@ INTERVAL = ("ci_low", "ci_high")
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95 % interval. The bounds are NaN where none is known; `n` is how many items
-    it rests on, 0 if not said.
+    """A value with its 95 % interval.
+
+    The bounds are NaN where none is known; `n` is the number of items behind it, 0 if not said.
 
     >>> print(Interval(0.5, 0.25, 0.75, n=12))
     +0.50 (+0.25 to +0.75)
@@ -53,10 +53,12 @@ class Interval:
 
     @classmethod
     def from_row(cls, row: Any, value: str = "value", prefix: str = "") -> Self:
-        """The value of a table's row (a mapping or series) with its interval, whose columns may
+        """Return the interval in a table's row (a mapping or series), whose columns of bounds may
         have a prefix."""
-        found = [row.get(name) for name in (value, *(prefix + end for end in INTERVAL))]
-        middle, low, high = (math.nan if number is None else float(number) for number in found)
+        names = (value, *(prefix + end for end in INTERVAL))
+        middle, low, high = (
+            math.nan if row.get(name) is None else float(row.get(name)) for name in names
+        )
         return cls(middle, low, high)
 
     @property
@@ -73,35 +75,34 @@ class Interval:
     def sign(self) -> int:
         """1 or −1 where the interval lies above or below zero, 0 where it contains zero or is not
         known."""
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+        return int(self.low > 0) - int(self.high < 0)
 
     def scaled(self, factor: float) -> Interval:
-        """In another unit, such as points (× 100)."""
-        low, high = (
-            sorted((factor * self.low, factor * self.high)) if self.known else (math.nan, math.nan)
-        )
-        return Interval(factor * self.value, low, high, self.n)
+        """Return the interval in another unit, such as points (× 100)."""
+        low, high = factor * self.low, factor * self.high
+        return Interval(factor * self.value, min(low, high), max(low, high), self.n)
 
     def format(self, digits: int = 2, signed: bool = True) -> str:
-        """`value (low to high)`; without known bounds the value and the reason."""
-        sign = "+" if signed else ""
-        if not self.known:
-            items = f": {self.n} item{'s' * (self.n != 1)}" if self.n else ""
-            return f"{self.value:{sign}.{digits}f} (no interval{items})"
-        return f"{self.value:{sign}.{digits}f} ({self.low:{sign}.{digits}f} to {self.high:{sign}.{digits}f})"
+        """Return `value (low to high)`; without known bounds the value and the reason."""
+        spec = f"{'+' if signed else ''}.{digits}f"
+        if self.known:
+            return f"{self.value:{spec}} ({self.low:{spec}} to {self.high:{spec}})"
+        items = f": {self.n} item{'s' * (self.n != 1)}" if self.n else ""
+        return f"{self.value:{spec}} (no interval{items})"
 
     def ends(self, digits: int = 1, signed: bool = True) -> str:
-        """` [low, high]`; nothing where they are not known."""
-        sign = "+" if signed else ""
-        return f" [{self.low:{sign}.{digits}f}, {self.high:{sign}.{digits}f}]" if self.known else ""
+        """Return ` [low, high]`; nothing where they are not known."""
+        spec = f"{'+' if signed else ''}.{digits}f"
+        return f" [{self.low:{spec}}, {self.high:{spec}}]" if self.known else ""
 
     def __str__(self) -> str:
         return self.format()
 
 
 def mean_ranks(values: ArrayLike) -> Array:
-    """Return ranks from 1 along the last axis; ties share their mean. A row with an undefined value
-    has no ranks (NaN).
+    """Return ranks from 1 along the last axis; ties share their mean.
+
+    A row with an undefined value has no ranks (NaN).
 
     >>> mean_ranks([10.0, 20.0, 20.0, 30.0]).tolist()
     [1.0, 2.5, 2.5, 4.0]
@@ -113,135 +114,108 @@ def mean_ranks(values: ArrayLike) -> Array:
 
 
 def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Spearman's ρ along the last axis; NaN where a series is constant or has an undefined value.
+    """Return Spearman's ρ along the last axis.
 
-    With `weights` (draws, n): x (rows, n) against y (n,) under each weighting, (rows, draws). An
-    item that counts twice is two equal items.
+    NaN where a series is constant or has an undefined value. With `weights` (draws, n): x (rows, n)
+    against y (n,) under each weighting, (rows, draws). An item that counts twice is two equal
+    items.
 
     >>> float(spearman([1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 9.0, 16.0]))
     1.0
     """
     if weights is not None:
-        return _weighted_spearman(
-            np.atleast_2d(np.asarray(x, np.float64)), np.asarray(y, np.float64), weights
-        )
-    a, b = mean_ranks(x), mean_ranks(y)
-    a, b = a - a.mean(-1, keepdims=True), b - b.mean(-1, keepdims=True)
-    size = np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+        rows = np.atleast_2d(np.asarray(x, np.float64))
+        return _weighted_spearman(rows, np.asarray(y, np.float64), weights)
+    first, second = mean_ranks(x), mean_ranks(y)
+    first = first - first.mean(-1, keepdims=True)
+    second = second - second.mean(-1, keepdims=True)
+    size = np.sqrt((first * first).sum(-1) * (second * second).sum(-1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(size > 0, (a * b).sum(-1) / size, math.nan))
+        return np.asarray(np.where(size > 0, (first * second).sum(-1) / size, math.nan))
 
 
-def _weighted_spearman(rows: Array, y: Array, weights: Array) -> Array:
-    """An item of weight c takes c places, equal values take theirs together: ranks are the middles
-    of these runs of places."""
-    each = np.ascontiguousarray(
-        weights.T
-    )  # (n, draws): whole rows are moved into the order of values
-    total, cubes, room = each.sum(0), np.einsum("nb,nb,nb->b", each, each, each), _room(each)
+def _weighted_spearman(rows: Array, goal: Array, weights: Array) -> Array:
+    """Return Spearman's ρ under weights: an item of weight c takes c places, equal values share
+    theirs, and a rank is the middle of these places."""
+    counts = np.ascontiguousarray(weights.T)
+    total = counts.sum(0)
 
-    def placed(values: Array) -> tuple[NDArray[Any], Array, Array]:
-        """The order of values; in it, ranks and half a weight more; 12 × the weighted squares of
-        ranks seen from their mean."""
-        order = np.argsort(values)
-        places, several = _running(each, order, room), cubes
-        starts = np.flatnonzero(np.append(True, values[order][1:] != values[order][:-1]))
-        sizes = np.diff(np.append(starts, len(values)))
-        if len(tied := np.flatnonzero(np.repeat(sizes, sizes) > 1)):
-            first, sizes = starts[sizes > 1], sizes[sizes > 1]
-            below, above, own = (
-                places[first] - each[order[first]],
-                places[first + sizes - 1],
-                each[order[tied]],
-            )
-            several = cubes - (own * own * own).sum(0) + ((above - below) ** 3).sum(0)
-            places[tied] = np.repeat((below + above) / 2, sizes, axis=0) + own / 2
-        return order, places, total**3 - several
+    def squares(groups: Array) -> Array:
+        """Return 12 × the weighted squares of the ranks about their mean."""
+        return np.asarray(total**3 - np.einsum("nb,nb,nb->b", groups, groups, groups))
 
-    order, places, goal_spread = placed(y)
-    goal = np.empty_like(each)
-    goal[order] = places - total / 2
-    goal = (goal - each / 2) * each
-    half = np.einsum("nb,nb->b", each, goal) / 2
-    out = np.full((len(rows), len(weights)), math.nan)
+    order, starts = _groups_of(goal)
+    groups = _group_sums(counts, order, starts)
+    middles = _running_totals(groups) - groups / 2 - total / 2
+    goal_squares = squares(groups)
+    centered = np.empty_like(counts)
+    centered[order] = np.repeat(middles, np.diff(np.append(starts, len(goal))), axis=0)
+    centered *= counts
+    correlations = np.full((len(rows), len(weights)), math.nan)
     for i, row in enumerate(rows):
         if np.isfinite(row).all():
-            order, places, spread = placed(row)
-            size = np.sqrt(spread * goal_spread)
-            both = 12 * (np.einsum("nb,nb->b", places, _taken(goal, order, room[0])) - half)
-            np.divide(both, size, out=out[i], where=size > 0)
-    return out
+            order, starts = _groups_of(row)
+            groups = _group_sums(counts, order, starts)
+            middles = _running_totals(groups) - groups / 2
+            product = np.einsum("nb,nb->b", middles, _group_sums(centered, order, starts))
+            size = np.sqrt(squares(groups) * goal_squares)
+            np.divide(12 * product, size, out=correlations[i], where=size > 0)
+    return correlations
 
 
-_TRIANGLE = np.tri(16)  # a block: its product with rows are their running totals
+def _groups_of(values: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the order of values, and where each group of equal ones starts in it."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    return order, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
 
 
-def _room(rows: Array) -> Array:
-    """Memory for rows and for their running totals, a whole block more: new memory for each would
-    take longer than to fill it."""
-    return np.empty((2, len(rows) + len(_TRIANGLE), rows.shape[1]))
+def _group_sums(rows: Array, order: NDArray[np.int64], starts: NDArray[np.int64]) -> Array:
+    """Return the sum of the rows of each group."""
+    ordered = rows[order]
+    return ordered if len(starts) == len(order) else np.add.reduceat(ordered, starts, axis=0)
 
 
-def _taken(rows: Array, chosen: NDArray[Any], out: Array) -> Array:
-    return rows.take(chosen, 0, out[: len(chosen)], "clip")  # any other mode copies `out` first
+_TRIANGLE = np.tri(16)
 
 
-def _running(rows: Array, order: NDArray[Any], room: Array) -> Array:
-    """Running totals of rows in an order, by products of blocks: `np.cumsum` takes longer, and
-    holds other threads up."""
-    n, block = len(order), len(_TRIANGLE)
-    _taken(rows, order, room[0])
-    room[0, n : n + block] = 0
-    moved, totals = room[:, : -(-n // block) * block].reshape(2, -1, block, rows.shape[1])
-    np.matmul(_TRIANGLE, moved, out=totals)
+def _running_totals(rows: Array) -> Array:
+    """Return running totals of rows.
+
+    Products of blocks with a triangle take half as long as `np.cumsum`, which also holds other
+    threads up.
+    """
+    block = len(_TRIANGLE)
+    padded = np.pad(rows, ((0, -len(rows) % block), (0, 0)))
+    totals = np.matmul(_TRIANGLE, padded.reshape(-1, block, rows.shape[1]))
     totals[1:] += np.cumsum(totals[:-1, -1], axis=0)[:, None]
-    return room[1, :n]
+    return np.asarray(totals.reshape(padded.shape)[: len(rows)])
 
 
 def average_precision(scores: Array, relevant: Array, weights: Array | None = None) -> Array:
-    """Area under precision over recall of a ranking by `scores` (n,), ties taken together; NaN
-    where nothing is relevant or a score is undefined. With `weights` (draws, n): of scores (rows,
-    n) under each weighting, (rows, draws).
+    """Return the area under precision over recall of a ranking by `scores` (n,).
 
-    >>> float(average_precision(np.array([0.9, 0.8, 0.1]), np.array([1.0, 0.0, 1.0])))  # (1/1 + 2/3) / 2
+    Ties are taken together. NaN where nothing is relevant or a score is undefined. With `weights`
+    (draws, n): of scores (rows, n) under each weighting, (rows, draws).
+
+    >>> # (1/1 + 2/3) / 2
+    >>> float(average_precision(np.array([0.9, 0.8, 0.1]), np.array([1.0, 0.0, 1.0])))
     0.8333333333333333
     """
     rows = np.atleast_2d(scores)
-    each = np.ones((rows.shape[1], 1)) if weights is None else np.ascontiguousarray(weights.T)
-    right, room, seen = each * relevant[:, None], _room(each), np.empty_like(each)
-    out = np.full((len(rows), each.shape[1]), math.nan)
+    counts = np.ones((rows.shape[1], 1)) if weights is None else np.ascontiguousarray(weights.T)
+    relevant_counts = counts * relevant[:, None]
+    areas = np.full((len(rows), counts.shape[1]), math.nan)
     for i, row in enumerate(rows):
-        order = np.argsort(-row, kind="stable")
-        found = np.flatnonzero(relevant[order])  # precision is asked for at these alone
-        if not len(found) or not np.isfinite(row).all():
-            continue
-        edge = np.append(np.diff(row[order]) != 0, True)
-        ends = np.flatnonzero(edge)[np.cumsum(np.append(0, edge[:-1]))][found]
-        before = _taken(_running(each, order[: ends[-1] + 1], room), ends, seen)
-        hits = _taken(
-            _running(right, order[found], room),
-            np.searchsorted(found, ends, side="right") - 1,
-            room[0],
-        )
-        precision = np.divide(
-            hits, before, out=hits, where=before > 0
-        )  # where nothing was seen, nothing was hit
-        with np.errstate(invalid="ignore"):
-            out[i] = np.einsum(
-                "nb,nb->b", precision, _taken(right, order[found], room[1])
-            ) / right.sum(0)
-    return np.asarray(out[0, 0]) if weights is None else out
-
-
-def student_cdf(t: float, df: int) -> float:
-    """Return P(T ≤ t) of Student's t.
-
-    >>> round(student_cdf(2.776445, 4), 4)
-    0.975
-    """
-    if df < 1:
-        raise ValueError(f"degrees of freedom must be at least 1, not {df}")
-    return float(stdtr(df, t))
+        if np.isfinite(row).all() and len(row):
+            order, starts = _groups_of(-row)
+            hits = _group_sums(relevant_counts, order, starts)
+            seen = _running_totals(_group_sums(counts, order, starts))
+            found = _running_totals(hits)
+            precision = np.divide(found, seen, out=np.zeros_like(found), where=seen > 0)
+            with np.errstate(invalid="ignore"):
+                areas[i] = np.einsum("nb,nb->b", precision, hits) / found[-1]
+    return np.asarray(areas[0, 0]) if weights is None else areas
 
 
 def student_quantile(p: float, df: int) -> float:
@@ -254,34 +228,35 @@ def student_quantile(p: float, df: int) -> float:
 
 
 def bootstrap_rows(count: int, draws: int, seed: Seed) -> NDArray[np.int64]:
-    """Which of `count` items each resample draws, with replacement: (draws, count)."""
+    """Return the items of `count` that each resample draws, with replacement: (draws, count)."""
     return np.random.default_rng(seed).integers(0, count, (draws, count))
 
 
 def bootstrap_weights(
     count: int, draws: int, seed: Seed, groups: np.ndarray | None = None
 ) -> Array:
-    """How often each item counts in each resample (draws, count). Items of a group are drawn among
-    themselves."""
+    """Return how often each item counts in each resample (draws, count).
+
+    Items of a group are drawn among themselves.
+    """
     rng = np.random.default_rng(seed)
     weights = np.zeros((draws, count))
-    for group in [None] if groups is None else np.unique(groups):
-        members = np.arange(count) if group is None else np.flatnonzero(groups == group)
-        weights[:, members] = rng.multinomial(
-            len(members), np.full(len(members), 1 / len(members)), draws
-        )
+    labels = np.zeros(count) if groups is None else groups
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        shares = np.full(len(members), 1 / len(members))
+        weights[:, members] = rng.multinomial(len(members), shares, draws)
     return weights
 
 
 def jackknife_error(left_out: Sequence[float]) -> float:
-    """The standard error from the values without each fold; NaN if one is undefined, or if there
-    are fewer than three.
+    """Return the standard error from the values without each fold.
 
-    With two folds each value rests on the other fold alone, which says nothing about how the whole
-    varies.
+    NaN if one is undefined, or if there are fewer than three: with two folds each value rests on
+    the other fold alone, which says nothing about how the whole varies.
     """
     folds = len(left_out)
-    if folds < 3 or not all(math.isfinite(v) for v in left_out):
+    if folds < 3 or not all(math.isfinite(value) for value in left_out):
         return math.nan
     mean = math.fsum(left_out) / folds
-    return math.sqrt((folds - 1) / folds * math.fsum((v - mean) ** 2 for v in left_out))
+    return math.sqrt((folds - 1) / folds * math.fsum((value - mean) ** 2 for value in left_out))

@@ -44,7 +44,8 @@ class Valley:
 
     @property
     def clear(self) -> bool:
-        """Deep enough, and deeper than noise makes it, as far as noise is known."""
+        """Whether the dip is deep enough, and deeper than noise makes it, as far as that is
+        known."""
         return self.share >= LEAST_SHARE and self.share > self.noise and self.probability >= 0.5
 
 
@@ -55,38 +56,50 @@ def find_valley(
     high: np.ndarray | None = None,
     samples: np.ndarray | None = None,
 ) -> Valley | None:
-    """The deepest dip of a curve; None where the curve has fewer than three points or an undefined
-    one.
+    """Return the deepest dip of a curve.
 
-    What is known about noise: `samples` (items, points), whose mean the curve is, compares the two
-    layers item by item; else `low` and `high` are the 95 % bounds of each point, taken as
-    independent, which is careful.
+    None where the curve has fewer than three points or an undefined one. What is known about noise:
+    `samples` (items, points), whose mean the curve is, compares the two layers item by item; else
+    `low` and `high` are the 95 % bounds of each point, taken as independent, which is careful.
 
-    >>> found = find_valley(np.array([4.0, 3.0, 5.0]))
-    >>> found.place, found.share, found.clear
+    >>> valley = find_valley(np.array([4.0, 3.0, 5.0]))
+    >>> valley.place, valley.share, valley.clear
     (1, 0.25, True)
     """
     values = np.asarray(curve, dtype=np.float64)
     if len(values) < 3 or not np.isfinite(values).all():
         return None
-    shoulder, depth = dips(values)
+    shoulder, depth = _dips(values)
     place = 1 + int(np.argmax(depth[1:-1]))
     before, after = int(np.argmax(values[: place + 1])), place + int(np.argmax(values[place:]))
     lower = before if values[before] <= values[after] else after
-    noise, bounds = _noise(values, low, high, samples, place, lower)
+    error: float | None = None
+    deviations: Array | None = None
+    if samples is not None and len(samples) > 1:
+        error = float((samples[:, lower] - samples[:, place]).std(ddof=1)) / math.sqrt(len(samples))
+        deviations = _of_samples(samples)
+    elif low is not None and high is not None:
+        errors = np.nan_to_num(np.maximum(np.subtract(high, low), 0.0)) / (2 * Z95)
+        if errors.any():
+            error = math.hypot(float(errors[place]), float(errors[lower]))
+            rng = np.random.default_rng(0)
+            deviations = rng.standard_normal((DRAWS, len(values))) * errors
+    reach = math.nan if error is None else Z95 * error
+    fall = float(depth[place])
+    interval = Interval(fall, fall - reach, fall + reach, n=0 if samples is None else len(samples))
     return Valley(
         place,
         lower,
         float(values[place]),
         float(shoulder[place]),
-        Interval(float(depth[place]), *bounds, n=0 if samples is None else len(samples)),
-        *_against(values, noise),
+        interval,
+        *_compare_with_noise(values, deviations),
     )
 
 
-def dips(curves: Array) -> tuple[Array, Array]:
-    """At every point of curves along the last axis: the lower of its two shoulders, and how far the
-    point lies below it."""
+def _dips(curves: Array) -> tuple[Array, Array]:
+    """Return the lower of the two shoulders at every point of curves along the last axis, and the
+    distance of the point below it."""
     left = np.maximum.accumulate(curves, axis=-1)
     right = np.maximum.accumulate(curves[..., ::-1], axis=-1)[..., ::-1]
     shoulder = np.minimum(left, right)
@@ -94,50 +107,30 @@ def dips(curves: Array) -> tuple[Array, Array]:
 
 
 def deepest_share(curves: Array) -> Array:
-    """The depth of the deepest dip as a share of its shoulder; 0 where a curve has no dip."""
-    shoulder, depth = dips(curves)
+    """Return the depth of the deepest dip as a share of its shoulder; 0 where a curve has none."""
+    shoulder, depth = _dips(curves)
     place = depth.argmax(-1)[..., None]
-    deepest, beside = (np.take_along_axis(part, place, -1)[..., 0] for part in (depth, shoulder))
+    deepest = np.take_along_axis(depth, place, -1)[..., 0]
+    beside = np.take_along_axis(shoulder, place, -1)[..., 0]
     return np.asarray(deepest / np.maximum(np.abs(beside), 1e-12))
 
 
-def _noise(
-    values: Array,
-    low: np.ndarray | None,
-    high: np.ndarray | None,
-    samples: np.ndarray | None,
-    place: int,
-    lower: int,
-) -> tuple[Array | None, tuple[float, float]]:
-    """Deviations of the whole curve (draws, points), and the bounds of the depth; None and NaN
-    where nothing is known."""
-    depth = float(values[lower] - values[place])
-    rng = np.random.default_rng(0)
-    if samples is not None and len(samples) > 1:
-        count = len(samples)
-        fall = samples[:, lower] - samples[:, place]
-        reach = Z95 * float(fall.std(ddof=1)) / math.sqrt(count)
-        scale, axes = np.linalg.eigh(np.atleast_2d(np.cov(samples, rowvar=False)) / count)
-        drawn = rng.standard_normal((DRAWS, len(values))) * np.sqrt(np.maximum(scale, 0.0))
-        return drawn @ axes.T, (depth - reach, depth + reach)
-    if low is not None and high is not None:
-        sd = np.nan_to_num(np.maximum(np.asarray(high, float) - np.asarray(low, float), 0.0)) / (
-            2 * Z95
-        )
-        if sd.any():
-            reach = Z95 * math.hypot(float(sd[place]), float(sd[lower]))
-            return rng.standard_normal((DRAWS, len(values))) * sd, (depth - reach, depth + reach)
-    return None, (math.nan, math.nan)
+def _of_samples(samples: Array) -> Array:
+    """Return deviations (draws, points) of the mean of samples (items, points)."""
+    covariance = np.atleast_2d(np.cov(samples, rowvar=False)) / len(samples)
+    variances, axes = np.linalg.eigh(covariance)
+    normals = np.random.default_rng(0).standard_normal((DRAWS, samples.shape[1]))
+    return np.asarray(normals * np.sqrt(np.maximum(variances, 0.0)) @ axes.T)
 
 
-def _against(values: Array, noise: Array | None) -> tuple[float, float]:
-    """The probability of a dip of the least depth, and the share that noise alone reaches in 95 %
-    of cases.
+def _compare_with_noise(values: Array, deviations: Array | None) -> tuple[float, float]:
+    """Return the probability of a dip of the least depth, and the share that noise alone reaches in
+    95 % of cases.
 
     Noise makes dips of its own, so what it makes of a flat curve is taken off.
     """
-    if noise is None:
+    if deviations is None:
         return float(deepest_share(values) >= LEAST_SHARE), 0.0
-    drawn = deepest_share(values + noise)
-    flat = deepest_share(np.full_like(values, values.mean()) + noise)
-    return float((drawn - np.median(flat) >= LEAST_SHARE).mean()), float(np.quantile(flat, 0.95))
+    dips = deepest_share(values + deviations)
+    flat = deepest_share(np.full_like(values, values.mean()) + deviations)
+    return float((dips - np.median(flat) >= LEAST_SHARE).mean()), float(np.quantile(flat, 0.95))

@@ -66,7 +66,7 @@ def improve_encoder(
         "texts": sample.facts["fingerprint"],
         "queries": sha256("\n".join(queries).encode()).hexdigest() if queries else None,
         "count": len(texts.fitted),
-        "labels": None if labels is None else labels.facts(),
+        "labels": None if labels is None else labels.fingerprint,
         "max_length": request.max_length,
         "budget": request.budget,
         "keep": request.keep,

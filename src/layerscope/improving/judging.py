@@ -19,8 +19,8 @@ from layerscope.choose.judges.consistency import (
     consistency_items,
     make_views,
 )
-from layerscope.choose.judges.few_labels import LABELS_SHARE, FewLabels
 from layerscope.choose.labels.read import Labeled
+from layerscope.choose.labels.scores import LABELS_SHARE, score_labels
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.plugins import PluginError
 from layerscope.core.readout import HEAD, Readout
@@ -143,7 +143,15 @@ class Judges:
         """Return the scores of each source. `reference` has the neighbors to agree with."""
         scores = []
         if self.labels is not None:
-            scores.append(FewLabels(self.labels, view=LABELED).judge(candidates, seed=seed))
+            scores.append(
+                score_labels(
+                    self.labels,
+                    candidates.readouts,
+                    candidates.layers,
+                    lambda readout: np.asarray(candidates.vectors(readout, LABELED)),
+                    seed,
+                )
+            )
         if reference is not None:
             scores.append(agreement_scores(candidates, reference, seed))
         if self.custom is not None:

@@ -9,8 +9,8 @@ import pytest
 
 from layerscope.choose import Scores, weigh_by_reliability
 from layerscope.choose.judges.base import scores_of_items, text_weights
-from layerscope.choose.judges.few_labels import FewLabels
 from layerscope.choose.labels.read import build
+from layerscope.choose.labels.scores import score_labels
 from layerscope.core.scores import DRAWS
 from tests.choose.judges.support import CANDIDATES
 
@@ -62,14 +62,11 @@ def test_labels_find_the_planted_groups():
     labeled = build("classification", [((f"text {i}",), str(i % 12)) for i in range(120)])
     order = [int(text.split()[1]) for text in labeled.texts]
 
-    class Ordered:
-        readouts, layers = CANDIDATES.readouts, CANDIDATES.layers
+    def vectors(readout):
+        return CANDIDATES.vectors(readout)[:, order]
 
-        def vectors(self, readout, view="texts"):
-            return CANDIDATES.vectors(readout, view)[:, order]
-
-    judgment = FewLabels(labeled).judge(Ordered())
-    assert judgment.values[4] > judgment.values[0] + 0.01
+    scores = score_labels(labeled, CANDIDATES.readouts, CANDIDATES.layers, vectors)
+    assert scores.values[4] > scores.values[0] + 0.01
 
 
 def test_judges_that_resample_differently_often_are_combined() -> None:

@@ -1,8 +1,8 @@
 """Agreement about neighbors: which texts are near, and in which order.
 
 For every text two things are compared with a reference encoder: which texts are its 10 nearest (the
-overlap), and in which order the reference's 50 nearest lie (a rank correlation). Their mean is what
-the text contributes to the score.
+overlap), and in which order the reference's 50 nearest lie (a rank correlation). Their mean is the
+text's contribution to the score.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ def similarities(vectors: np.ndarray | Tensor) -> Tensor:
 
 def cosines(rows: Tensor, columns: Tensor) -> Tensor:
     """Return cosines (n, m) of vectors (n, D) and (m, D), on a GPU where there is one."""
-    pair = [torch.nn.functional.normalize(side.float(), dim=-1) for side in (rows, columns)]
-    if torch.cuda.is_available():
-        pair = [side.cuda() for side in pair]
-    return pair[0] @ pair[1].T
+    device = "cuda" if torch.cuda.is_available() else rows.device
+    first, second = (
+        torch.nn.functional.normalize(side.float(), dim=-1).to(device) for side in (rows, columns)
+    )
+    return first @ second.T
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Neighborhoods:
     """The nearest texts of every text by a reference.
 
     They are made from similarities (n, n) with −inf on the diagonal, or of other texts (m, n).
+    `member` is a mask of the `count` nearest. `near` are more of them in order, with the centered
+    `ranks` of these places.
     """
 
     member: Tensor
@@ -51,8 +54,8 @@ class Neighborhoods:
     @classmethod
     def of(cls, similarity: Tensor, neighbors: int = NEIGHBORS, near: int = NEAR) -> Neighborhoods:
         """Return the neighbors by similarities; of few texts at most half are near."""
-        n = similarity.shape[-1]
-        count, wide = max(1, min(neighbors, (n - 1) // 2)), max(2, min(near, (n - 1) // 2))
+        half = (similarity.shape[-1] - 1) // 2
+        count, wide = max(1, min(neighbors, half)), max(2, min(near, half))
         nearest = similarity.topk(max(count, wide), dim=-1).indices
         member = torch.zeros_like(similarity, dtype=torch.bool)
         member.scatter_(1, nearest[:, :count], True)
@@ -75,20 +78,18 @@ class Neighborhoods:
 
         Of equal ones at the edge each counts as much.
         """
-        nearest = similarity.topk(min(self.count + 1, similarity.shape[-1]), dim=-1)
-        shared = self.member.gather(1, nearest.indices[:, : self.count]).float().mean(-1)
-        edge = nearest.values[:, self.count - 1]
-        rows = (
-            (nearest.values[:, -1] >= edge - EQUAL).nonzero()[:, 0]
-            if nearest.values.shape[1] > self.count
-            else edge[:0].long()
-        )
+        count = self.count
+        nearest = similarity.topk(min(count + 1, similarity.shape[-1]), dim=-1)
+        shared = self.member.gather(1, nearest.indices[:, :count]).float().mean(-1)
+        edge = nearest.values[:, count - 1]
+        is_tied = nearest.values[:, count:] >= (edge - EQUAL)[:, None]
+        rows = is_tied.any(-1).nonzero()[:, 0]
         if len(rows):
             above = similarity[rows] > edge[rows, None] + EQUAL
-            at = (similarity[rows] - edge[rows, None]).abs() <= EQUAL
-            rest = (self.count - above.sum(-1)) / at.sum(-1).clamp_min(1)
+            tied = (similarity[rows] - edge[rows, None]).abs() <= EQUAL
+            share = (count - above.sum(-1)) / tied.sum(-1).clamp_min(1)
             member = self.member[rows]
-            shared[rows] = ((member & above).sum(-1) + (member & at).sum(-1) * rest) / self.count
+            shared[rows] = ((member & above).sum(-1) + (member & tied).sum(-1) * share) / count
         return shared
 
 
@@ -98,16 +99,13 @@ def _ranks(values: Tensor) -> Tensor:
     A sort would put them into an arbitrary order.
     """
     ordered = values.sort(dim=-1)
-    out = torch.empty_like(values)
-    out.scatter_(
-        -1,
-        ordered.indices,
-        torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).expand_as(values),
-    )
-    rows = ((ordered.values[:, 1:] - ordered.values[:, :-1]) <= EQUAL).any(-1).nonzero()[:, 0]
+    places = torch.arange(values.shape[-1], dtype=values.dtype, device=values.device)
+    ranks = torch.empty_like(values).scatter_(-1, ordered.indices, places.expand_as(values))
+    is_tied = (ordered.values[:, 1:] - ordered.values[:, :-1]) <= EQUAL
+    rows = is_tied.any(-1).nonzero()[:, 0]
     if len(rows):
         difference = values[rows, :, None] - values[rows, None, :]
-        out[rows] = (difference > EQUAL).float().sum(-1) + (
-            (difference.abs() <= EQUAL).float().sum(-1) - 1
-        ) / 2
-    return out
+        smaller = (difference > EQUAL).float().sum(-1)
+        equal = (difference.abs() <= EQUAL).float().sum(-1) - 1
+        ranks[rows] = smaller + equal / 2
+    return ranks

@@ -47,29 +47,16 @@ class Judge(Protocol):
 
 
 def text_weights(count: int, seed: int = 0) -> np.ndarray:
-    """Return how often each of `count` texts is drawn, as shares (draws, count)."""
+    """Return the share of each of `count` texts in each resample (draws, count)."""
     return bootstrap_weights(count, DRAWS, [seed, count, DRAWS]) / count
 
 
 def scores_of_items(source: str, items: np.ndarray, seed: int, sides: int = 2) -> Scores:
-    """Return scores that are the mean of what each text contributes, items (candidates, texts).
+    """Return scores that are the mean of the texts' contributions, items (candidates, texts).
 
     A text counts as often as its neighbors are looked up and as often as it is a neighbor. With two
     `sides`, deviations of the resampled means are doubled, which is their first-order effect.
     """
     values = items.mean(axis=1, dtype=np.float64)
-    drawn = items.astype(np.float64) @ text_weights(items.shape[1], seed).T
-    return Scores(values, values[:, None] + sides * (drawn - values[:, None]), source)
-
-
-def rank_of(values: np.ndarray) -> np.ndarray:
-    """Return ranks along the first axis from 0 (worst) to 1 (best); undefined values stay NaN.
-
-    >>> rank_of(np.array([3.0, 1.0, np.nan, 2.0])).tolist()
-    [1.0, 0.0, nan, 0.5]
-    """
-    known = np.isfinite(values)
-    filled = np.where(known, values, -np.inf)
-    order = filled.argsort(0, kind="stable").argsort(0, kind="stable").astype(np.float64)
-    missing = (~known).sum(0)
-    return np.where(known, (order - missing) / np.maximum(known.sum(0) - 1, 1), np.nan)
+    means = items.astype(np.float64) @ text_weights(items.shape[1], seed).T
+    return Scores(values, values[:, None] + sides * (means - values[:, None]), source)

@@ -1,10 +1,10 @@
 """Self-consistency: a good readout recognizes a text by a part of it. No encoder and no label is
 needed.
 
-Three questions, each asked of every candidate: does a text with 30 % of its words dropped find the
-whole text; does the first half of a text find its second half; and how surely (InfoNCE)? Candidates
-are ranked by each, and the ranks are added. The best 3 % then form a consensus, and the score is
-the agreement with it: their common opinion is better than any of them.
+Every candidate is asked three questions. Does a text with 30 % of its words dropped find the whole
+text? Does the first half of a text find its second half? How surely (InfoNCE)? Candidates are
+ranked by each, and the ranks are added. The best 3 % then form a consensus, and the score is the
+agreement with it: their common opinion is better than any of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from layerscope.choose.judges.agreement import cosines, similarities
-from layerscope.choose.judges.base import Candidates, rank_of, text_weights
+from layerscope.choose.judges.base import TEXTS, Candidates, text_weights
 from layerscope.core.scores import Scores
 
 __all__ = ["drop_words", "halves"]
@@ -30,8 +31,7 @@ LEAST_WORDS = 4
 
 
 def units(text: str) -> tuple[list[str], str]:
-    """Return the words of a text, or its characters where there are few words, and what joins
-    them."""
+    """Return the words of a text and the space that joins them; of few words the characters."""
     words = text.split()
     return (words, " ") if len(words) >= LEAST_WORDS else (list(text), "")
 
@@ -41,12 +41,9 @@ def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
     parts, joint = units(text)
     if len(parts) < 2:
         return text
-    gone = set(
-        rng.choice(
-            len(parts), min(len(parts) - 1, max(1, round(share * len(parts)))), replace=False
-        ).tolist()
-    )
-    return joint.join(part for i, part in enumerate(parts) if i not in gone)
+    count = min(len(parts) - 1, max(1, round(share * len(parts))))
+    dropped = set(rng.choice(len(parts), count, replace=False).tolist())
+    return joint.join(part for i, part in enumerate(parts) if i not in dropped)
 
 
 def halves(text: str) -> tuple[str, str]:
@@ -75,14 +72,14 @@ def make_views(texts: Sequence[str], seed: int = 0) -> dict[str, list[str]]:
 
 def consistency_items(candidates: Candidates) -> np.ndarray:
     """Return reciprocal ranks and minus the InfoNCE loss: (3 questions, candidates, texts)."""
-    rows = []
+    answers = []
     for readout in candidates.readouts:
-        views = [candidates.vectors(readout, view) for view in ("texts", DROPPED, FIRST, SECOND)]
-        rows.append(np.stack([_questions(*layers) for layers in zip(*views, strict=True)], axis=1))
-    return np.concatenate(rows, axis=1)
+        views = [candidates.vectors(readout, view) for view in (TEXTS, *VIEWS)]
+        answers += [_answers(*layers) for layers in zip(*views, strict=True)]
+    return np.stack(answers, axis=1)
 
 
-def _questions(*views: np.ndarray | Tensor) -> np.ndarray:
+def _answers(*views: np.ndarray | Tensor) -> np.ndarray:
     """Return the answers (3, texts) of one candidate.
 
     They follow from its vectors of the texts, of most of each text, and of its halves.
@@ -91,27 +88,34 @@ def _questions(*views: np.ndarray | Tensor) -> np.ndarray:
     if not all(bool(torch.isfinite(rows).all()) for rows in (whole, dropped, first, second)):
         return np.full((3, len(whole)), np.nan)
     across = cosines(first, second)
-    found = [_reciprocal_ranks(cosines(dropped, whole))]
-    found.append((_reciprocal_ranks(across) + _reciprocal_ranks(across.T)) / 2)
     logits = across / TEMPERATURE
-    own = logits.diagonal()
-    found.append(own - (torch.logsumexp(logits, 0) + torch.logsumexp(logits, 1)) / 2)
-    return torch.stack(found).cpu().numpy()
+    loss = (torch.logsumexp(logits, 0) + torch.logsumexp(logits, 1)) / 2 - logits.diagonal()
+    answers = (
+        _reciprocal_ranks(cosines(dropped, whole)),
+        (_reciprocal_ranks(across) + _reciprocal_ranks(across.T)) / 2,
+        -loss,
+    )
+    return torch.stack(answers).cpu().numpy()
 
 
 def _reciprocal_ranks(similarity: Tensor) -> Tensor:
     """Return 1 / rank of the partner, which is on the diagonal; half of equal ones come first."""
-    own = similarity.diagonal()[:, None]
-    before = (similarity > own).sum(1) + ((similarity == own).sum(1) - 1) / 2
+    partner = similarity.diagonal()[:, None]
+    before = (similarity > partner).sum(1) + ((similarity == partner).sum(1) - 1) / 2
     return 1 / (1 + before)
 
 
 def added_ranks(items: np.ndarray, seed: int = 0) -> Scores:
-    """Return the mean rank of every candidate over the questions, and on resampled texts."""
+    """Return the mean rank of every candidate over the questions, and on resampled texts.
+
+    Ranks run from 0 (worst) to 1 (best); candidates that are undefined have none.
+    """
     count = items.shape[-1]
     weights = np.concatenate([np.full((1, count), 1 / count), text_weights(count, seed)])
     means = items.astype(np.float64) @ weights.T  # (3, candidates, draws)
-    ranks = np.mean([rank_of(question) for question in means], axis=0)
+    known = max(int(np.isfinite(means[0, :, 0]).sum()), 2)
+    places = [pd.DataFrame(question).rank(method="first").to_numpy() for question in means]
+    ranks = (np.mean(places, axis=0) - 1) / (known - 1)
     return Scores(ranks[:, 0], ranks[:, 1:], "self-consistency")
 
 

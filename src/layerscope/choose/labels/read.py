@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,8 @@ from layerscope.errors import DataError, clean_names
 __all__ = ["read_labels"]
 
 Kind = Literal["classification", "pairs", "scores"]
+Target = str | int | float
+Example = tuple[tuple[str, ...], Target]
 
 LEAST = 16
 FEW = 32
@@ -44,14 +46,15 @@ LAYOUTS = (
 
 @dataclass(frozen=True)
 class Labeled:
-    """Examples in canonical order. `sides` is one list of texts, or the two of pairs; `targets`
-    class numbers, 0/1 or scores."""
+    """Examples in canonical order.
+
+    `sides` is one list of texts, or the two of pairs; `targets` class numbers, 0/1 or scores.
+    """
 
     kind: Kind
     sides: tuple[tuple[str, ...], ...]
     targets: np.ndarray
     classes: tuple[str, ...] = ()
-    dropped: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -62,147 +65,65 @@ class Labeled:
         """Every distinct text once: what is encoded, and what centering averages over."""
         return list(dict.fromkeys(text for side in self.sides for text in side))
 
-    def facts(self) -> dict[str, Any]:
-        """For a report."""
-        counts = {name: int((self.targets == i).sum()) for i, name in enumerate(self.classes)}
-        return {
-            "n": len(self),
-            "kind": self.kind,
-            "classes": counts,
-            "texts": len(self.texts),
-            "dropped": dict(self.dropped),
-        }
+    @property
+    def groups(self) -> np.ndarray | None:
+        """The class of each example, whose sizes resampling keeps; None for scores."""
+        return None if self.kind == "scores" else self.targets
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the examples."""
+        content = repr((self.kind, self.sides, self.targets.tolist(), self.classes))
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_labels(path: str | Path) -> Labeled:
     """Read a `.csv`, `.tsv` or `.jsonl` file (each also `.gz`) of labeled examples."""
     file = Path(path)
     columns, rows = read_rows(file)
-    named = _find(columns)
-    kind = _kind(named, columns, file)
-    sides = ("first", "second") if kind != "classification" else ("text",)
+    column_of = _find_columns(columns)
+    kind = _kind_of(column_of, columns, file)
+    sides = ("text",) if kind == "classification" else ("first", "second")
     target = "score" if kind == "scores" else "label"
-    examples, dropped = [], Counter[str]()
+    examples: list[Example] = []
+    dropped = Counter[str]()
     for number, row in rows:
-        texts = tuple(
-            "" if (cell := row.get(named[side])) is None else str(cell).strip() for side in sides
-        )
-        value = row.get(named[target])
+        cells = [row.get(column_of[side]) for side in sides]
+        texts = tuple("" if cell is None else str(cell).strip() for cell in cells)
+        value = row.get(column_of[target])
         if not all(texts):
             dropped["empty text"] += 1
         elif is_missing(value):
             dropped[f"no {target}"] += 1
         else:
-            examples.append((texts, _value(value, kind, f"{file}, row {number}")))
+            examples.append((texts, _parse_target(value, kind, f"{file}, row {number}")))
     return build(kind, examples, dropped, str(file))
 
 
-def build(
-    kind: Kind,
-    examples: Sequence[tuple[tuple[str, ...], Any]],
-    dropped: Counter[str] | None = None,
-    where: str = "the examples",
-) -> Labeled:
-    """Examples (texts, target) checked, each once, in canonical order."""
-    counted = Counter[str]() if dropped is None else dropped
-    values_by_text: dict[tuple[str, ...], list[Any]] = {}
-    for texts, value in examples:
-        values_by_text.setdefault(texts, []).append(value)
-    usable: list[tuple[tuple[str, ...], Any]] = []
-    for texts, values in values_by_text.items():
-        if kind != "scores" and len(set(values)) > 1:
-            counted["contradicting label"] += len(values)
-            continue
-        usable.append((texts, sum(values) / len(values) if kind == "scores" else values[0]))
-        if len(values) > 1:
-            counted["duplicate"] += len(values) - 1
-    usable.sort(
-        key=lambda example: hashlib.sha256(
-            "\0".join(example[0]).encode("utf-8", "surrogatepass")
-        ).digest()
-    )
-    warnings = [
-        f"{count} rows of {where} were left out or merged: {why}."
-        for why, count in sorted(counted.items())
-    ]
-    if len(usable) > MOST:
-        warnings.append(
-            f"{where} holds {len(usable)} examples; {MOST} of them, drawn at random, are used."
-        )
-        usable = usable[:MOST]
-    if len(usable) < LEAST:
-        left = (
-            f" ({', '.join(f'{count} {why}' for why, count in sorted(counted.items()))} left out)"
-            if counted
-            else ""
-        )
-        raise DataError(
-            f"{where} holds {len(usable)} usable examples{left}; at least {LEAST} are needed, 64 are better."
-        )
-    if len(usable) < FEW:
-        warnings.append(f"{len(usable)} examples are few: {FEW} or more tell layers apart better.")
-    values = [value for _, value in usable]
-    sides = tuple(zip(*(texts for texts, _ in usable), strict=True))
-    if kind == "scores":
-        targets = np.array(values, dtype=np.float64)
-        if len(np.unique(targets)) < 2:
-            raise DataError(
-                f"all scores of {where} are the same ({targets[0]:g}): there is nothing to rank."
-            )
-        return Labeled("scores", sides, targets, (), dict(counted), tuple(warnings))
-    classes = tuple(sorted({str(value) for value in values}))
-    _check_classes(kind, classes, Counter(str(value) for value in values), warnings, where)
-    targets = np.array([classes.index(str(value)) for value in values])
-    return Labeled(kind, sides, targets, clean_names(classes), dict(counted), tuple(warnings))
-
-
-def _check_classes(
-    kind: Kind, classes: Sequence[str], counts: Counter[str], warnings: list[str], where: str
-) -> None:
-    if len(classes) < 2:
-        raise DataError(
-            f"all examples of {where} have the same label {classes[0]!r}: give examples of at least two classes."
-        )
-    if kind == "pairs":
-        if min(counts.values()) < 2:
-            raise DataError(
-                f"{where} has one example only of a label ({dict(counts)}): give at least two of each."
-            )
-        return
-    single = [name for name in classes if counts[name] == 1]
-    if len(classes) - len(single) < 2:
-        raise DataError(
-            f"of the {len(classes)} classes of {where}, {len(single)} have one example only, and a probe needs at least two "
-            "classes with two or more. Give more examples per class (is `label` the column that you mean?)."
-        )
-    if single:
-        warnings.append(
-            f"{len(single)} of {len(classes)} classes have one example only; no probe can classify it."
-        )
-
-
-def _find(columns: Sequence[str]) -> dict[str, str]:
+def _find_columns(columns: Sequence[str]) -> dict[str, str]:
     """Return the columns that are known by name, by their role."""
     by_name = {name.strip().lower(): name for name in reversed(columns)}
     return {
-        what: by_name[name]
-        for what, names in _NAMES.items()
+        role: by_name[name]
+        for role, names in _NAMES.items()
         for name in reversed(names)
         if name in by_name
     }
 
 
-def _kind(named: dict[str, str], columns: Sequence[str], file: Path) -> Kind:
-    pair = {"first", "second"} <= set(named)
-    if pair and {"label", "score"} <= set(named):
+def _kind_of(column_of: dict[str, str], columns: Sequence[str], file: Path) -> Kind:
+    """Return the kind of labels that the columns hold."""
+    roles = set(column_of)
+    if {"first", "second", "label", "score"} <= roles:
         raise DataError(
-            f"{file} has both {named['label']!r} and {named['score']!r}: keep the one to be judged by."
+            f"{file} has both {column_of['label']!r} and {column_of['score']!r}: keep the one to "
+            "be judged by."
         )
-    if pair and "score" in named:
+    if {"first", "second", "score"} <= roles:
         return "scores"
-    if pair and "label" in named:
+    if {"first", "second", "label"} <= roles:
         return "pairs"
-    if "text" in named and "label" in named and not pair:
+    if {"text", "label"} <= roles and not {"first", "second"} <= roles:
         return "classification"
     listed = ", ".join(repr(name) for name in columns) or "none"
     raise DataError(
@@ -210,14 +131,15 @@ def _kind(named: dict[str, str], columns: Sequence[str], file: Path) -> Kind:
     )
 
 
-def _value(value: Any, kind: Kind, where: str) -> Any:
-    text = as_label(value, where).strip()
+def _parse_target(value: Any, kind: Kind, place: str) -> Target:
+    text = as_label(value, place).strip()
     if kind == "classification":
         return text
     if kind == "pairs":
         if text.lower() not in _PAIR_LABELS:
             raise DataError(
-                f"{where}: a pair's label is 0 or 1 (or no/yes, false/true), not {text!r}. A degree goes into a column `score`."
+                f"{place}: a pair's label is 0 or 1 (or no/yes, false/true), not {text!r}. A "
+                "degree goes into a column `score`."
             )
         return _PAIR_LABELS[text.lower()]
     try:
@@ -225,5 +147,89 @@ def _value(value: Any, kind: Kind, where: str) -> Any:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{where}: a score is a finite number, not {text!r}.")
+        raise DataError(f"{place}: a score is a finite number, not {text!r}.")
     return number
+
+
+def build(
+    kind: Kind,
+    examples: Sequence[Example],
+    dropped: Counter[str] | None = None,
+    source: str = "the examples",
+) -> Labeled:
+    """Check examples (texts, target), and return each once, in canonical order."""
+    counts = Counter[str](dropped)
+    usable = _merge(kind, examples, counts)
+    warnings = [
+        f"{count} rows of {source} were left out or merged: {reason}."
+        for reason, count in sorted(counts.items())
+    ]
+    if len(usable) < LEAST:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+        left_out = f" ({reasons} left out)" if counts else ""
+        raise DataError(
+            f"{source} holds {len(usable)} usable examples{left_out}; at least {LEAST} are needed, "
+            "64 are better."
+        )
+    if len(usable) < FEW:
+        warnings.append(f"{len(usable)} examples are few: {FEW} or more tell layers apart better.")
+    if len(usable) > MOST:
+        warnings.append(
+            f"{source} holds {len(usable)} examples; {MOST} of them, drawn at random, are used."
+        )
+        usable = usable[:MOST]
+    values = [value for _, value in usable]
+    sides = tuple(zip(*(texts for texts, _ in usable), strict=True))
+    if kind == "scores":
+        scores = np.array(values, dtype=np.float64)
+        if np.ptp(scores) == 0:
+            raise DataError(
+                f"all scores of {source} are the same ({scores[0]:g}): there is nothing to rank."
+            )
+        return Labeled("scores", sides, scores, (), tuple(warnings))
+    classes, targets = np.unique([str(value) for value in values], return_inverse=True)
+    warnings += _check_classes(kind, classes, np.bincount(targets), source)
+    return Labeled(kind, sides, targets, clean_names(classes.tolist()), tuple(warnings))
+
+
+def _merge(kind: Kind, examples: Sequence[Example], counts: Counter[str]) -> list[Example]:
+    """Return each example once, ordered by a hash of its texts, and count what was left out."""
+    values_by_text: dict[tuple[str, ...], list[Any]] = {}
+    for texts, value in examples:
+        values_by_text.setdefault(texts, []).append(value)
+    merged: list[Example] = []
+    for texts, values in values_by_text.items():
+        if kind != "scores" and len(set(values)) > 1:
+            counts["contradicting label"] += len(values)
+            continue
+        merged.append((texts, sum(values) / len(values) if kind == "scores" else values[0]))
+        if len(values) > 1:
+            counts["duplicate"] += len(values) - 1
+
+    def digest(example: Example) -> bytes:
+        return hashlib.sha256("\0".join(example[0]).encode("utf-8", "surrogatepass")).digest()
+
+    return sorted(merged, key=digest)
+
+
+def _check_classes(kind: Kind, classes: np.ndarray, counts: np.ndarray, source: str) -> list[str]:
+    """Refuse classes that nothing can be judged by; return a warning on classes of one example."""
+    if len(classes) < 2:
+        raise DataError(
+            f"all examples of {source} have the same label {str(classes[0])!r}: give examples of "
+            "at least two classes."
+        )
+    single = int((counts == 1).sum())
+    if kind == "pairs":
+        if single:
+            raise DataError(f"{source} has one example only of a label: give at least two of each.")
+        return []
+    if len(classes) - single < 2:
+        raise DataError(
+            f"of the {len(classes)} classes of {source}, {single} have one example only, and a "
+            "probe needs at least two classes with two or more. Give more examples per class (is "
+            "`label` the column that you mean?)."
+        )
+    if not single:
+        return []
+    return [f"{single} of {len(classes)} classes have one example only; no probe can classify it."]

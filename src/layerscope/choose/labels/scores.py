@@ -36,6 +36,9 @@ CHANCE = 0.05
 """Nor is one made where the chosen may well do no better than chance: labels that the vectors know
 nothing of choose nothing."""
 
+LABELS_SHARE = 2.0
+"""The weight of labels next to an encoder: they are about the task itself."""
+
 LOSES = "examples that had no part in choosing it do not bear that out"
 GUESSES = "on examples that had no part in choosing it, it may do no better than chance"
 
@@ -52,9 +55,9 @@ class LabelEvidence:
 
     readouts: tuple[Readout, ...]
     layers: tuple[int, ...]
-    judged: np.ndarray
     measure: LabelMeasure
-    groups: np.ndarray | None = None
+    groups: np.ndarray | None
+    judged: np.ndarray
     rounds: np.ndarray | None = None
     accuracy: np.ndarray | None = None
 
@@ -114,16 +117,15 @@ def gather(
     layers: Sequence[int],
     vectors: VectorSource,
     *,
-    folds: int = 5,
     seed: int = 0,
     unit: bool = False,
     advance: Callable[[int], None] = lambda n: None,
 ) -> LabelEvidence:
-    """Return what every example contributes under every readout.
+    """Return the contribution of every example under every readout.
 
     Readouts that a probe cannot tell apart are computed once.
     """
-    measure = make_measure(labeled, folds, seed)
+    measure = make_measure(labeled, seed)
     computed: dict[Readout, Contributions] = {}
     contributions = {}
     for readout in readouts:
@@ -135,13 +137,25 @@ def gather(
     return assemble(labeled, measure, contributions, layers)
 
 
+def score_labels(
+    labeled: Labeled,
+    readouts: Sequence[Readout],
+    layers: Sequence[int],
+    vectors: VectorSource,
+    seed: int = 0,
+) -> Scores:
+    """Return the scores of candidates on labeled examples, smoothed over neighboring layers."""
+    evidence = gather(labeled, readouts, layers, vectors, seed=seed)
+    return evidence.smooth(evidence.scores(seed=seed))
+
+
 def stands_for(readout: Readout, labeled: Labeled, unit: bool) -> Readout:
     """Return the readout that gives the same scores.
 
     A probe does not see centering, unless vectors are then scaled to length 1.
     """
-    unseen = labeled.kind == "classification" and not unit and readout.centering != HEAD
-    return replace(readout, centering="none") if unseen else readout
+    is_unseen = labeled.kind == "classification" and not unit and readout.centering != HEAD
+    return replace(readout, centering="none") if is_unseen else readout
 
 
 def assemble(
@@ -153,27 +167,27 @@ def assemble(
     """Put the contributions under several readouts together, in the readouts' order."""
     parts = list(contributions.values())
     rounds = [part.rounds for part in parts if part.rounds is not None]
-    right = [part.accuracy.mean(axis=1) for part in parts if part.accuracy is not None]
+    accuracy = [part.accuracy.mean(axis=1) for part in parts if part.accuracy is not None]
     return LabelEvidence(
         tuple(contributions),
         tuple(layers),
-        np.concatenate([part.judged for part in parts]),
         measure,
-        None if labeled.kind == "scores" else labeled.targets,
+        labeled.groups,
+        np.concatenate([part.judged for part in parts]),
         np.concatenate(rounds, axis=1) if rounds else None,
-        np.concatenate(right) if right else None,
+        np.concatenate(accuracy) if accuracy else None,
     )
 
 
 def smooth_layers(scores: np.ndarray, width: float) -> np.ndarray:
     """Return a Gaussian average over the layers of scores (readouts, layers, draws).
 
-    What is undefined stays so.
+    Undefined scores stay undefined.
     """
     if width <= 0:
         return scores
-    at = np.arange(scores.shape[1])
-    kernel = np.exp(-0.5 * ((at[:, None] - at[None, :]) / width) ** 2)
+    layer = np.arange(scores.shape[1])
+    kernel = np.exp(-0.5 * ((layer[:, None] - layer[None, :]) / width) ** 2)
     known = np.isfinite(scores)
     total = np.einsum("kl,rlb->rkb", kernel, np.where(known, scores, 0.0))
     weight = np.einsum("kl,rlb->rkb", kernel, known.astype(np.float64))
@@ -208,14 +222,15 @@ def gains_in_rounds(
             judged = np.where(test, evidence.rounds[i], 0.0)
         places = [choices[i], evidence.baseline, evidence.last_of(choices[i])]
         with np.errstate(invalid="ignore", divide="ignore"):
-            own, baseline, last = measure.score(judged[places], test[None].astype(float))[:, 0]
-        rows.append((own - baseline, own - last, own - chance[i]))
+            scores = measure.score(judged[places], test[None].astype(float))[:, 0]
+        chosen, baseline, last = scores
+        rows.append((chosen - baseline, chosen - last, chosen - chance[i]))
     return RoundGains(*np.array(rows).T)
 
 
 @dataclass(frozen=True)
 class LabelDecision:
-    """A decision by labels, and what the readout and the layer gain (scores from 0 to 1)."""
+    """A decision by labels, and the gains of the readout and the layer (scores from 0 to 1)."""
 
     decision: Decision
     gain_readout: Interval
@@ -229,51 +244,49 @@ def decide_by_labels(
     tolerance: float = 0.0,
 ) -> LabelDecision:
     """Choose by smoothed scores; the gain is judged by examples that had no part in the choice."""
-    count = evidence.layers[-1]
+    blocks = evidence.layers[-1]
+    costs = [layer / blocks for layer in evidence.layers]
     candidates = []
     for readout in evidence.readouts:
-        candidates += layers_of(readout, evidence.layers, [k / count for k in evidence.layers])
+        candidates += layers_of(readout, evidence.layers, costs)
     smoothed, baseline = evidence.smooth(scores), evidence.baseline
     limits = Limits(budget, tolerance=tolerance, stay=True)
     rule = Rule.of(candidates, smoothed, baseline, limits)
     gains = gains_in_rounds(evidence, rule.choose)
+    gain = _mean(gains.over_baseline)
     draws = scores.draws
     assert draws is not None
+    nothing = Interval(0.0, 0.0, 0.0)
+
+    def interval(value: float, candidate: int, other: int) -> Interval:
+        """Return a gain with the interval of the difference of two candidates."""
+        if candidate == other:
+            return nothing
+        moves = _centered(draws[candidate] - draws[other])
+        low, high = np.nanquantile(value + moves, [0.025, 0.975])
+        return Interval(value, float(low), float(high))
 
     def make_claim(_rule: Rule, candidate: int, other: int) -> Claim:
         before, after = float(scores.values[other]), float(scores.values[candidate])
         if candidate == other:
-            return Claim(scores.source, before, after, Interval(0.0, 0.0, 0.0), 0.0)
-        value = _mean(gains.over_baseline)
-        change = value + _centered(draws[candidate] - draws[other])
-        risk = _share_below(change)
-        above = _mean(gains.over_chance) + _centered(draws[candidate])
-        weak = LOSES if risk >= RISK or value <= 0 else ""
-        if _share_below(above) > CHANCE:
+            return Claim(scores.source, before, after, nothing, 0.0)
+        risk = _share_below(gain + _centered(draws[candidate] - draws[other]))
+        weak = LOSES if risk >= RISK or gain <= 0 else ""
+        if _share_below(_mean(gains.over_chance) + _centered(draws[candidate])) > CHANCE:
             weak = GUESSES
-        gain = _interval(value, draws[candidate] - draws[other])
-        return Claim(scores.source, before, after, gain, risk, weak)
+        return Claim(scores.source, before, after, interval(gain, candidate, other), risk, weak)
 
     decision = decide(candidates, [smoothed], baseline, limits, make_claim)
     chosen, last = decision.chosen, evidence.last_of(decision.chosen)
-    # all of the gain is the layer's under the default readout, and the readout's at the last layer
     whole = decision.claim.gain.value
     by_layer = _mean(gains.over_last)
-    if last == baseline:
+    if last == baseline:  # all of the gain is the layer's under the default readout
         by_layer = whole
     elif chosen == last:
         by_layer = 0.0
-    nothing = Interval(0.0, 0.0, 0.0)
     return LabelDecision(
-        decision,
-        nothing if last == baseline else _interval(whole - by_layer, draws[last] - draws[baseline]),
-        nothing if chosen == last else _interval(by_layer, draws[chosen] - draws[last]),
+        decision, interval(whole - by_layer, last, baseline), interval(by_layer, chosen, last)
     )
-
-
-def _interval(value: float, draws: np.ndarray) -> Interval:
-    low, high = np.nanquantile(value + _centered(draws), [0.025, 0.975])
-    return Interval(value, float(low), float(high))
 
 
 def _centered(draws: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,9 +14,9 @@ from layerscope.capture import expand_sites
 from layerscope.choose.candidates import block_limits
 from layerscope.choose.choice import Choice
 from layerscope.choose.decide import Decision
-from layerscope.choose.labels.read import Labeled, read_labels
+from layerscope.choose.labels.read import read_labels
 from layerscope.choose.labels.scores import LabelEvidence, decide_by_labels, gather
-from layerscope.choose.labels.source import LabeledVectors, Opened, encode_texts, open_source
+from layerscope.choose.labels.source import LabeledVectors, encode_texts, open_source
 from layerscope.core.scores import Scores
 from layerscope.core.sites import site_of
 from layerscope.models import LoadedModel
@@ -33,13 +32,11 @@ def choose_by_labels(
     *,
     layers: Sequence[int] | None = None,
     readouts: str | Sequence[str] | None = None,
-    folds: int = 5,
     seed: int = 0,
     progress: bool | None = None,
     max_blocks: float | None = None,
     tolerance: float | None = None,
     max_length: int | None = None,
-    batch_size: int | None = None,
     store: str | Path | None = None,
     store_size: int | None = 10 * 2**30,
 ) -> Choice:
@@ -49,46 +46,29 @@ def choose_by_labels(
     `max_blocks` is given), takes the earliest layer that comes so near to the best.
     """
     labeled = read_labels(labels)
-    opened = open_source(model, max_length)
-    limits = block_limits(max_blocks, tolerance, opened.model.n_blocks)
-    chosen_layers, grid = opened.layers(layers), opened.readouts(readouts)
-    embeddings = VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size)
-    sites = [
-        site for site in expand_sites(None, opened.model.anatomy) if site.layer in chosen_layers
-    ]
+    source = open_source(model, max_length)
+    loaded = source.model
+    limits = block_limits(max_blocks, tolerance, loaded.n_blocks)
+    compared, grid = source.layers(layers), source.readouts(readouts)
+    vector_store = VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size)
+    sites = [site for site in expand_sites(None, loaded.anatomy) if site.layer in compared]
+    texts = labeled.texts
+    length = source.max_length
     with progress_bar(progress) as bar:
-        spaces, _ = encode_texts(
-            opened.model,
-            labeled.texts,
-            grid,
-            sites,
-            embeddings,
-            opened.max_length,
-            bar,
-            batch_size,
-        )
-        vectors = LabeledVectors(
-            spaces, labeled.texts, [site_of(layer) for layer in chosen_layers], opened.unit
-        )
+        spaces = encode_texts(loaded, texts, grid, sites, vector_store, length, bar)
+        vectors = LabeledVectors(spaces, texts, [site.name for site in sites], source.unit)
         bar.begin("scoring|readouts", len(grid))
         evidence = gather(
-            labeled,
-            grid,
-            chosen_layers,
-            vectors,
-            folds=folds,
-            seed=seed,
-            unit=opened.unit,
-            advance=bar.advance,
+            labeled, grid, compared, vectors, seed=seed, unit=source.unit, advance=bar.advance
         )
     scores = evidence.scores(seed=seed)
-    made = decide_by_labels(evidence, scores, limits.budget, limits.tolerance / 100)
-    decision, gain = made.decision, made.decision.claim.gain.scaled(100)
+    by_labels = decide_by_labels(evidence, scores, limits.budget, limits.tolerance / 100)
+    decision = by_labels.decision
+    gain = decision.claim.gain.scaled(100)
     candidate = decision.rule.candidates[decision.chosen]
-    readout = candidate.readout
-    assert readout is not None
-    plain = 100 * (scores.values if evidence.accuracy is None else evidence.accuracy)
-    notes = [*labeled.warnings, *_cut(spaces, labeled, opened), *opened.model.warnings()]
+    is_centered = candidate.readout is not None and candidate.readout.centering != "none"
+    points = 100 * (scores.values if evidence.accuracy is None else evidence.accuracy)
+    notes = [*labeled.warnings, *_cut_warnings(spaces, texts, length), *loaded.warnings()]
     if gain.low < 0 < gain.value:
         notes.append("the gain is not certain: its interval includes 0. More labels would tell.")
     if max_blocks is not None and gain.value < 0:
@@ -98,39 +78,40 @@ def choose_by_labels(
         )
     return Choice(
         layer=candidate.layer,
-        readout=readout.name,
+        readout=candidate.readout_name,
         gain=gain,
         risk_of_loss=decision.claim.risk,
         tied=decision.tied_layers,
         rule="labels",
-        layers=opened.model.n_blocks,
-        model=opened.model.name,
+        layers=loaded.n_blocks,
+        model=loaded.name,
         reason=_reason(evidence, decision),
         warnings=tuple(notes),
         abstained=bool(decision.weak),
-        gain_readout=made.gain_readout.scaled(100),
-        gain_layer=made.gain_layer.scaled(100),
+        gain_readout=by_labels.gain_readout.scaled(100),
+        gain_layer=by_labels.gain_layer.scaled(100),
         metric=_METRICS[evidence.measure.name],
-        before=float(plain[decision.baseline]),
-        after=float(plain[decision.chosen]),
-        identity=dict(opened.model.identity),
-        source=None if opened.run is None else str(opened.run),
-        max_length=opened.max_length,
-        unit_length=opened.unit,
-        center_on=str(labels) if readout.centering != "none" else None,
+        before=float(points[decision.baseline]),
+        after=float(points[decision.chosen]),
+        identity=dict(loaded.identity),
+        source=None if source.run is None else str(source.run),
+        max_length=length,
+        unit_length=source.unit,
+        center_on=str(labels) if is_centered else None,
         table=_table(evidence, scores, decision),
     )
 
 
-def _cut(spaces: Mapping[str, VectorSpace], labeled: Labeled, opened: Opened) -> list[str]:
+def _cut_warnings(
+    spaces: Mapping[str, VectorSpace], texts: Sequence[str], max_length: int
+) -> list[str]:
     """Return a warning for each template under which texts were cut."""
-    keys = [text_key(text) for text in labeled.texts]
+    keys = [text_key(text) for text in texts]
     counts = {
         name: int(space.read_numbers(keys, "truncated").sum()) for name, space in spaces.items()
     }
     return [
-        f"{count} of {len(keys)} texts were cut to {opened.max_length} tokens under template "
-        f"{name!r}."
+        f"{count} of {len(keys)} texts were cut to {max_length} tokens under template {name!r}."
         for name, count in counts.items()
         if count
     ]
@@ -161,34 +142,29 @@ def _table(evidence: LabelEvidence, scores: Scores, decision: Decision) -> pd.Da
     """Return one row per readout and layer, the best first, in points."""
     baseline, draws = decision.baseline, scores.draws
     assert draws is not None
-    columns = {
-        "score": scores.values,
-        "se": _spread(draws),
-        "gain": scores.values - scores.values[baseline],
-        "gain_se": _spread(draws - draws[baseline]),
-        "smoothed": decision.expected.values,
-    }
+    candidates = decision.rule.candidates
+    table = pd.DataFrame(
+        {
+            "layer": candidate.layer,
+            "site": site_of(candidate.layer),
+            "readout": candidate.readout_name,
+            **({} if candidate.readout is None else asdict(candidate.readout)),
+        }
+        for candidate in candidates
+    )
+    table["score"] = 100 * scores.values
+    table["se"] = 100 * _spread(draws)
+    table["gain"] = 100 * (scores.values - scores.values[baseline])
+    table["gain_se"] = 100 * _spread(draws - draws[baseline])
+    table["smoothed"] = 100 * decision.expected.values
     if evidence.accuracy is not None:
-        columns["accuracy"] = evidence.accuracy
-    rows = []
-    for i, candidate in enumerate(decision.rule.candidates):
-        assert candidate.readout is not None
-        rows.append(
-            {
-                "layer": candidate.layer,
-                "site": site_of(candidate.layer),
-                "readout": candidate.readout.name,
-                **asdict(candidate.readout),
-                **{name: 100 * float(values[i]) for name, values in columns.items()},
-                "tied": bool(decision.tied[i]),
-            }
-        )
-    return pd.DataFrame(rows).sort_values(
+        table["accuracy"] = 100 * evidence.accuracy
+    table["tied"] = decision.tied
+    return table.sort_values(
         "smoothed", ascending=False, na_position="last", ignore_index=True, kind="stable"
     )
 
 
 def _spread(draws: np.ndarray) -> np.ndarray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a candidate that is undefined has no error either
-        return np.nanstd(draws, axis=1)
+    """Return the standard deviation of each row, undefined draws left out."""
+    return pd.DataFrame(draws).std(axis=1, ddof=0).to_numpy()

@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtr
 
-from layerscope.core.statistics import Array, student_cdf
+from layerscope.core.statistics import Array
 from layerscope_paper.correlation import maths
 from layerscope_paper.correlation.adjust import holm, min_p
 
@@ -217,5 +218,5 @@ def t_test(values: Array, two_sided: bool = True) -> tuple[float, float]:
     t = float(values.mean()) / (
         max(float(values.std(ddof=1)), LEAST_SPREAD) / math.sqrt(len(values))
     )
-    above = 1 - student_cdf(t, len(values) - 1)
+    above = 1 - float(stdtr(len(values) - 1, t))
     return t, min(1.0, 2 * min(above, 1 - above)) if two_sided else above
