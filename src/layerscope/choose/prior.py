@@ -106,7 +106,9 @@ class Prior:
         typical = float(families["predicted_share"].mean().mean())
         # no layer is promised more than the rule has delivered on families it had not seen
         ratio = np.minimum(shares / max(typical, 1e-9), 1.0)
-        gain = np.where(np.isfinite(shares), np.nan_to_num(ratio, neginf=0.0) * means.mean(), -math.inf)
+        gain = np.where(
+            np.isfinite(shares), np.nan_to_num(ratio, neginf=0.0) * means.mean(), -math.inf
+        )
         return Forecast(gain, widen * math.sqrt(variance), len(families))
 
 
