@@ -5,19 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerscope.choose import Scores, claim_of_any
+from layerscope.choose import Scores, decide_by_judge
 from layerscope.choose.choice import Choice
-from layerscope.choose.decide import decide as decide_among
+from layerscope.choose.decide import SECOND
 from layerscope.core.readout import Readout
 from layerscope.core.templates import names_of
 from layerscope.errors import LayerscopeError
 from layerscope.improving.candidates import template_names
 from layerscope.improving.choose import (
-    SECOND,
     as_choice,
     baseline_of,
     front,
-    limits_of,
     make_candidates,
     relative_costs,
 )
@@ -36,10 +34,8 @@ def judged(scores, error: float, weight: float = 1.0) -> Scores:
 
 def decide(judgment: Scores, budget=None, suited=None, second: Scores | None = None) -> Choice:
     candidates = make_candidates(READOUTS, LAYERS, COSTS, suited, judgment.defined)
-    sources = [judgment] if second is None else [judgment, second]
-    decision = decide_among(
-        candidates, sources, baseline_of(candidates), limits_of(budget), claim_of_any(judgment)
-    )
+    opinion = None if second is None else lambda template: second
+    decision = decide_by_judge(candidates, judgment, baseline_of(candidates), budget, opinion)
     return as_choice(decision, candidates, judgment)
 
 

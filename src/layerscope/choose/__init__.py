@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from layerscope.choose.candidates import Candidate, Claim, Limits, layers_of
-from layerscope.choose.claims import SplitScores, claim_of_any
-from layerscope.choose.decide import Decision, decide, weigh_by_reliability
+from layerscope.choose.claims import SplitScores
+from layerscope.choose.decide import (
+    Decision,
+    claim_of_any,
+    decide,
+    decide_by_judge,
+    weigh_by_reliability,
+)
 from layerscope.core.scores import Scores
 
 __all__ = [
@@ -16,6 +22,7 @@ __all__ = [
     "SplitScores",
     "claim_of_any",
     "decide",
+    "decide_by_judge",
     "layers_of",
     "weigh_by_reliability",
 ]

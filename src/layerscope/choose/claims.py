@@ -1,8 +1,7 @@
-"""Three ways to claim what a choice gains.
+"""The claim of a choice that is made on the same items as its gain is measured on.
 
-`claim_as_named` (in `decide`) is for candidates that were named before they were scored.
-`claim_of_any` has an interval that holds for every candidate at once. `SplitScores` is for a choice
-that is made on the same items as its gain is measured on.
+`claim_as_named` is for candidates that were named before they were scored, `claim_of_any` has an
+interval that holds for every candidate at once (both in `decide`). `SplitScores` has a shorter one.
 
 The best of many looks better than it is. Setting half of the items aside to measure the gain would
 be honest, and wasteful. Resamples do the same: they give noise ε that varies as the scores X
@@ -29,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from layerscope.choose.candidates import Claim
-from layerscope.choose.decide import ClaimMaker, Rule, affordable, unblocked
+from layerscope.choose.decide import Rule
 from layerscope.core.scores import Scores
 from layerscope.core.statistics import Interval
 
@@ -40,26 +39,10 @@ by, and chooses worse."""
 LEVEL = 0.05
 """The share of cases in which equal candidates may be taken for better than the baseline."""
 
-NOT_SHOWN = "the texts do not show that it is better than what you have"
-
 _NOISES = 1000
 _GRID = 65
 _REACH = 8.0
 _TINY = 1e-12
-
-
-def claim_of_any(source: Scores) -> ClaimMaker:
-    """Claim the gain with an interval that holds for whichever candidate was picked."""
-
-    def make_claim(rule: Rule, chosen: int, other: int) -> Claim:
-        among = unblocked(rule.candidates) & affordable(rule.candidates, rule.limits)
-        gain = source.gain_of_pick(chosen, other, among)
-        before, after = float(source.values[other]), float(source.values[chosen])
-        # a cheaper candidate near the baseline needs no proof of a gain where the baseline is best
-        weak = "" if gain.low > 0 or rule.best == other else NOT_SHOWN
-        return Claim(source.source, before, after, gain, weak=weak)
-
-    return make_claim
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,53 @@ from functools import cached_property
 import numpy as np
 
 from layerscope.choose.candidates import Candidate, Claim, Limits
+from layerscope.core.readout import HEAD
 from layerscope.core.scores import Scores
 from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError
 
 _ROUNDING = 1e-9
+
+CHEAPER_WITHIN = 0.025
+"""Of candidates within so many standard errors of the best, `improve` chooses the cheapest. This is
+a preference, tuned on benchmarks, for what costs less at practically the same score; what cannot be
+told from the best is far more (`Decision.tied`)."""
+
+SECOND = 0.25
+"""The weight of a second opinion, next to the judge: how well texts are recognized by their parts.
+It tells layers apart that an encoder cannot."""
+
+NOT_SHOWN = "the texts do not show that it is better than what you have"
+
+
+def limits_by_judge(budget: float | None, stay: bool = True) -> Limits:
+    """Return the limits by which `improve` picks a layer and a readout."""
+    return Limits(budget, errors=CHEAPER_WITHIN, stay=stay)
+
+
+def decide_by_judge(
+    candidates: Sequence[Candidate],
+    judgment: Scores,
+    baseline: int,
+    budget: float | None,
+    second_opinion: Callable[[str], Scores] | None = None,
+) -> Decision:
+    """Choose a layer and a readout by a judge's scores: the rule of `improve`.
+
+    The judge chooses the template. Among the layers of that template the second opinion counts a
+    little. It never decides whether there is a gain at all: that is the judge's to show. Heads are
+    told apart by the judge alone.
+    """
+    limits = limits_by_judge(budget)
+    make_claim = claim_of_any(judgment)
+    decision = decide(candidates, [judgment], baseline, limits, make_claim)
+    best = candidates[decision.best].readout
+    if second_opinion is None or best is None:
+        return decision
+    if decision.chosen == baseline or best.centering == HEAD:
+        return decision
+    sources = [judgment, second_opinion(best.template)]
+    return decide(candidates, sources, baseline, limits, make_claim)
 
 
 def decide(
@@ -242,6 +284,20 @@ def claim_as_named(source: Scores) -> ClaimMaker:
     def make_claim(_rule: Rule, chosen: int, other: int) -> Claim:
         before, after = float(source.values[other]), float(source.values[chosen])
         return Claim(source.source, before, after, source.gain(chosen, other))
+
+    return make_claim
+
+
+def claim_of_any(source: Scores) -> ClaimMaker:
+    """Claim the gain with an interval that holds for whichever candidate was picked."""
+
+    def make_claim(rule: Rule, chosen: int, other: int) -> Claim:
+        among = unblocked(rule.candidates) & affordable(rule.candidates, rule.limits)
+        gain = source.gain_of_pick(chosen, other, among)
+        before, after = float(source.values[other]), float(source.values[chosen])
+        # a cheaper candidate near the baseline needs no proof of a gain where the baseline is best
+        weak = "" if gain.low > 0 or rule.best == other else NOT_SHOWN
+        return Claim(source.source, before, after, gain, weak=weak)
 
     return make_claim
 

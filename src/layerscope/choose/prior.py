@@ -1,7 +1,7 @@
 """Depth curves of the published results: the gain of each layer over the last one.
 
-There are curves for models with and without a valley, and gains of the rule on families of models
-that it was not fitted on.
+There are curves for models with and without a valley, and a calibration by the gains of the rule on
+families of models that it was not fitted on.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from functools import lru_cache
 from importlib import resources
 
 import numpy as np
-import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-__all__ = ["DEPTHS", "Outcome", "Prior", "best_layer"]
+__all__ = ["DEPTHS", "Calibration", "Prior", "best_layer"]
 
 FILE = "prior.json"
 DEPTHS = np.linspace(0.0, 1.0, 41)
-WINSOR = 5.0  # points; larger gains and losses are cut to this before a forecast is made
 _SMOOTH = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The gain of the rule on a model of a family that it had not seen."""
+class Calibration:
+    """The outcomes of the rule on families left out, in points.
 
-    family: str
-    model: str
-    layer: int
-    predicted_share: float
+    `gain` is their mean gain, where the rule predicted `share` of the headroom on average. `error`
+    is the standard error of a gain on one more of the `families`.
+    """
+
     gain: float
+    share: float
+    error: float
+    families: int
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Prior:
-    """Depth curves by group and family, and the outcomes on families left out.
+    """Depth curves by group and family, and their calibration.
 
     The groups are `valley` and `no_valley`. Curves are shares of the headroom, on `DEPTHS`.
     """
 
     curves: dict[str, dict[str, np.ndarray]]
-    outcomes: tuple[Outcome, ...] = ()
+    calibration: Calibration | None = None
 
     def family_shares(self, group: str, n_blocks: int) -> np.ndarray:
         """Return the expected share of the headroom by family of a group (rows) and layer."""
@@ -92,24 +93,16 @@ class Prior:
         return mixed
 
     def forecast(self, shares: np.ndarray, widen: float = 1.0) -> Forecast:
-        """Return gains in points from shares of the headroom, calibrated on the families left out.
+        """Return gains in points from shares of the headroom.
 
-        To be careful, one more family that gains nothing is added to them.
+        No layer is promised more than the rule has delivered on families it had not seen.
         """
-        outcomes = pd.DataFrame(self.outcomes)
-        outcomes["gain"] = outcomes["gain"].clip(-WINSOR, WINSOR)
-        families = outcomes.groupby("family")
-        means = np.array([*families["gain"].mean(), 0.0])
-        within = families["gain"].var().dropna()
-        variance = float(means.var(ddof=1)) * (1 + 1 / len(means))
-        variance += float(within.mean()) if len(within) else 0.0
-        typical = float(families["predicted_share"].mean().mean())
-        # no layer is promised more than the rule has delivered on families it had not seen
-        ratio = np.minimum(shares / max(typical, 1e-9), 1.0)
-        gain = np.where(
-            np.isfinite(shares), np.nan_to_num(ratio, neginf=0.0) * means.mean(), -math.inf
-        )
-        return Forecast(gain, widen * math.sqrt(variance), len(families))
+        calibration = self.calibration
+        assert calibration is not None
+        ratio = np.minimum(shares / max(calibration.share, 1e-9), 1.0)
+        gain = np.where(np.isfinite(shares), ratio, -math.inf)
+        gain[np.isfinite(gain)] *= calibration.gain
+        return Forecast(gain, widen * calibration.error, calibration.families)
 
 
 def best_layer(shares: np.ndarray) -> int:
@@ -127,4 +120,4 @@ def shipped_prior() -> Prior:
         group: {family: np.array(curve) for family, curve in families.items()}
         for group, families in stored["curves"].items()
     }
-    return Prior(curves, tuple(Outcome(**outcome) for outcome in stored["outcomes"]))
+    return Prior(curves, Calibration(**stored["calibration"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from layerscope.choose.measured import WhyNot, choose_measured
 from layerscope.core.formatting import split_names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
-from layerscope.core.runs import MANIFEST, load_run
+from layerscope.core.runs import load_run
 from layerscope.errors import InvalidValueError, LayerscopeError
 
 if TYPE_CHECKING:
@@ -84,10 +83,7 @@ def _open_runs(sources: Sequence[Any]) -> tuple[Profile | None, Evaluation | Non
     profiles: list[Profile] = []
     evaluations: list[Evaluation] = []
     for source in sources:
-        run = source
-        if isinstance(source, str | Path):
-            _refuse_model(source)
-            run = load_run(source)
+        run = load_run(source) if isinstance(source, str | Path) else source
         if isinstance(run, Profile):
             profiles.append(run)
         elif isinstance(run, Evaluation):
@@ -115,23 +111,6 @@ def _open_runs(sources: Sequence[Any]) -> tuple[Profile | None, Evaluation | Non
                 f"{evaluated.name} evaluated, and they differ in {difference}."
             )
     return profile, evaluation
-
-
-def _refuse_model(source: str | Path) -> None:
-    """Raise for a model where a run is meant, and say how to make one."""
-    path, name = Path(source), str(source)
-    is_model = (path / "config.json").is_file() and not (path / MANIFEST).is_file()
-    if not path.exists():
-        from layerscope.models.source import catalogue  # loads torch
-
-        is_model = name in catalogue()
-    if is_model or name.endswith(".gguf"):
-        word = shlex.quote(name)
-        raise LayerscopeError(
-            f"{name} is a model, and a choice rests on what was measured: profile it first "
-            f"(`layerscope profile {word} --data YOUR_TEXTS`) and give the run's folder. "
-            f"`layerscope improve {word} --data YOUR_TEXTS` does it all at once."
-        )
 
 
 def _parse_names(readouts: str | Sequence[str] | None) -> list[str] | None:

@@ -239,21 +239,18 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
     return manifest
 
 
+_HINT = (
+    "Give a folder that a layerscope command wrote. If it is a model, profile it first: `layerscope "
+    "profile MODEL --data YOUR_TEXTS`."
+)
+
+
 def no_run(folder: Path) -> str:
-    """Return the message for a folder that holds no run."""
+    """Return the error for a folder that holds no run."""
     if not exists(folder):
-        return (
-            f"{folder} holds no run: there is no such folder. Give a folder that a layerscope "
-            "command wrote. If it is a model, profile it first: `layerscope profile MODEL --data "
-            "YOUR_TEXTS`."
-        )
+        return f"{folder} holds no run: there is no such folder. {_HINT}"
     inside = sorted(child.name for child in folder.iterdir() if (child / MANIFEST).exists())
     if inside:
-        return (
-            f"{folder} holds no run itself, but folders that do ({', '.join(inside[:3])}). Give "
-            "one of those."
-        )
-    return (
-        f"{folder} holds no run: there is no {MANIFEST} in it. Give a folder that a layerscope "
-        "command wrote."
-    )
+        shown = ", ".join(inside[:3])
+        return f"{folder} holds no run itself, but folders that do ({shown}). Give one of those."
+    return f"{folder} holds no run: there is no {MANIFEST} in it. {_HINT}"

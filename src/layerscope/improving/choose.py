@@ -1,8 +1,6 @@
-"""The candidates of `improve`, its limits, and the decision as a choice with a table.
+"""The candidates of `improve`, and the decision as a choice with a table.
 
-The judge chooses the template. Within it a second source counts a little: how well texts are
-recognized by their parts, which tells layers apart that an encoder cannot. It never decides whether
-there is a gain at all: that is the judge's to show.
+The rule by which a candidate is chosen is `decide_by_judge` in `choose/decide.py`.
 """
 
 from __future__ import annotations
@@ -12,19 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from layerscope.choose import Candidate, Decision, Limits, Scores, layers_of
+from layerscope.choose import Candidate, Decision, Scores, layers_of
 from layerscope.choose.choice import Choice, Comparison
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL
-
-CHEAPER_WITHIN = 0.025
-"""Of candidates within so many standard errors of the best the cheapest is chosen. This is a
-preference, tuned on benchmarks, for what costs less at practically the same score; what cannot be
-told from the best is far more (`Decision.tied`)."""
-
-SECOND = 0.25
-"""The weight of the second source, next to the judge."""
 
 SCREEN = 200
 """Texts on which all templates are compared; the best of them and the default are then compared on
@@ -76,11 +66,6 @@ def baseline_of(candidates: Sequence[Candidate]) -> int:
     """Return the place of the last layer under the default readout."""
     places = [i for i, candidate in enumerate(candidates) if candidate.readout == Readout()]
     return max(places, key=lambda place: candidates[place].layer)
-
-
-def limits_of(budget: float | None, stay: bool = True) -> Limits:
-    """Return the limits of a choice by a judge."""
-    return Limits(budget, errors=CHEAPER_WITHIN, stay=stay)
 
 
 def as_choice(decision: Decision, candidates: Sequence[Candidate], judgment: Scores) -> Choice:

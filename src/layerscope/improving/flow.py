@@ -14,16 +14,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from layerscope.choose import Decision, Scores, claim_of_any, decide
+from layerscope.choose import claim_of_any, decide, decide_by_judge
 from layerscope.choose.choice import Choice
+from layerscope.choose.decide import limits_by_judge
 from layerscope.core.readout import HEAD, Readout
 from layerscope.data.filters import lack_words
 from layerscope.errors import LayerscopeError
 from layerscope.improving.candidates import exportable, find_readout
-from layerscope.improving.choose import as_choice, baseline_of, limits_of, make_candidates
+from layerscope.improving.choose import as_choice, baseline_of, make_candidates
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.encoder import encoder_readout
 from layerscope.improving.finish import Made, finish, keep_reading, todays_reading
@@ -84,30 +86,18 @@ def keep_default(run: Run) -> Improved:
 
 
 def decide_reading(run: Run, judges: Judges, scored: Scored) -> Choice:
-    """Choose a candidate; among the layers of a prompt a second opinion counts as well.
-
-    Heads are told apart by the judges alone.
-    """
+    """Choose a candidate that can be exported."""
     candidates = scored.candidates
     readouts = candidates.readouts
     allowed = exportable(run.model, readouts, candidates.layers, run.request.servers)
     scores = scored.total.where(allowed.ravel())
     costs = scored.read.cost.relative(run.reader, readouts)
-    limits = limits_of(run.request.budget)
-    usable = scores.defined & (costs.ravel() <= (limits.budget or np.inf) + 1e-9)
+    budget = run.request.budget
+    usable = scores.defined & (costs.ravel() <= (budget or np.inf) + 1e-9)
     suited = judges.eligible(readouts, scored.read.cost.tokens["plain"])
     options = make_candidates(readouts, candidates.layers, costs, suited, usable)
-    baseline = baseline_of(options)
-
-    def decide_by(*sources: Scores) -> Decision:
-        return decide(options, sources, baseline, limits, claim_of_any(scores))
-
-    decision = decide_by(scores)
-    best = options[decision.best].readout
-    assert best is not None
-    is_settled = decision.chosen == baseline or best.centering == HEAD
-    if judges.takes_second_opinion and not is_settled:
-        decision = decide_by(scores, second_opinion(run, candidates, best.template))
+    second = partial(second_opinion, run, candidates) if judges.takes_second_opinion else None
+    decision = decide_by_judge(options, scores, baseline_of(options), budget, second)
     return as_choice(decision, options, scores)
 
 
@@ -181,7 +171,7 @@ def decide_blocks(run: Run, scored: Scored) -> Choice:
     if not allowed.any():
         raise LayerscopeError("no layer within the budget can be trained.")
     largest = scored.total.where(allowed & (costs == costs[allowed].max()))
-    limits = limits_of(budget, stay=False)
+    limits = limits_by_judge(budget, stay=False)
     make_claim = claim_of_any(scored.total)
     decision = decide(options, [largest], baseline_of(options), limits, make_claim)
     return as_choice(decision, options, scored.total)

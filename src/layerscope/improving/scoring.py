@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerscope.choose.decide import over_budget
+from layerscope.choose.decide import SECOND, over_budget
 from layerscope.choose.judges.agreement import Neighborhoods, similarities
 from layerscope.choose.judges.base import TEXTS
 from layerscope.choose.judges.consistency import added_ranks, consistency_items, make_views
@@ -21,7 +21,7 @@ from layerscope.improving.candidates import (
     servable_grid,
     server_needs,
 )
-from layerscope.improving.choose import KEPT, SCREEN, SECOND
+from layerscope.improving.choose import KEPT, SCREEN
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.cost import ReadingCost, estimate_reading
 from layerscope.improving.evidence import NeighborShares

@@ -23,13 +23,14 @@ from layerscope.choose import (
     decide,
 )
 from layerscope.choose.choice import Choice
+from layerscope.choose.decide import limits_by_judge
 from layerscope.core.heads import Head, Ridge, make_target
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.scores import Scores
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.improving.candidates import StoredCandidates, servable_grid
-from layerscope.improving.choose import as_choice, baseline_of, limits_of, make_candidates
+from layerscope.improving.choose import as_choice, baseline_of, make_candidates
 from layerscope.improving.chosen import Chosen
 from layerscope.improving.evidence import Change, Evidence, SearchEvidence
 from layerscope.improving.finish import Finding, evidence_of, explain, todays_reading, write_result
@@ -119,7 +120,7 @@ def decide_way(run: Run, sides: Sides, measured: Measured) -> Confirmed:
     candidates = make_candidates(readouts, layers, costs)
     today = baseline_of(candidates)
     # whether it is better, the other half says
-    limits = limits_of(budget, stay=False)
+    limits = limits_by_judge(budget, stay=False)
     decision = decide(candidates, [scores], today, limits, claim_of_any(scores))
     checked = score_measures(sides, measured.values, checking, seed)
     count = int(sides.texts.paired[checking].sum()) or len(checking)
@@ -133,7 +134,7 @@ def decide_way(run: Run, sides: Sides, measured: Measured) -> Confirmed:
         "you have"
     )
     only_today = scores.where(np.arange(len(candidates)) == today)
-    decision = decide(candidates, [only_today], today, limits_of(None), claim_of_any(scores))
+    decision = decide(candidates, [only_today], today, limits_by_judge(None), claim_of_any(scores))
     choice = as_choice(decision, candidates, scores)
     return Confirmed(replace(choice, reason=reason, abstained=True), today, checked, check, count)
 

@@ -14,12 +14,11 @@ from layerscope.core import heads
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import Readout, all_readouts, parse_readouts
+from layerscope.core.runs import MANIFEST, finished_manifest
 from layerscope.core.sites import pick_layers
-from layerscope.errors import LayerscopeError, ModelError, RunFolderError
+from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import LoadedModel, load
 from layerscope.progress import Progress
-from layerscope.store import RunFolder
-from layerscope.store.folder import MANIFEST
 from layerscope.vectors import VectorSpace, VectorStore, text_key
 from layerscope.vectors.encode import encode, find_missing, make_requests, read_readout
 
@@ -110,12 +109,8 @@ def open_source(source: str | Path | LoadedModel, max_length: int | None) -> Lab
         model = source
     elif _is_run(Path(source)):
         run = Path(source)
-        manifest = RunFolder(run).manifest() or {}
-        if manifest.get("status") != "complete" or "model" not in manifest:
-            raise RunFolderError(
-                f"the run in {run} is not finished. Run the same command again: it resumes."
-            )
-        conventions = manifest.get("conventions", {})
+        manifest = finished_manifest(run)
+        conventions = manifest["conventions"]
         model = _load_model_of(run, manifest["model"])
     else:
         model = load(source)

@@ -4,14 +4,14 @@ fitted to them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from layerscope.choose.prior import DEPTHS, Outcome, Prior, best_layer
+from layerscope.choose.prior import DEPTHS, Calibration, Prior, best_layer
 from layerscope.core.valley import LEAST_SHARE, deepest_share
 from layerscope.errors import LayerscopeError
 from layerscope_paper import atlas
@@ -24,6 +24,34 @@ CLIP = 1.0  # losses are clipped at the whole headroom, so that one family's fai
 # all models that begin with it.
 FAMILIES = ("Pythia", "bert", "mamba", "LLM2Vec")
 _LEAST_TASKS = 10
+WINSOR = 5.0  # points; larger gains and losses are cut to this before a forecast is calibrated
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The gain of the rule on a model of a family that it had not seen."""
+
+    family: str
+    model: str
+    layer: int
+    predicted_share: float
+    gain: float
+
+
+def calibrate(outcomes: Sequence[Outcome]) -> Calibration:
+    """Return the calibration by the outcomes on families left out.
+
+    To be careful, one more family that gains nothing is added to them.
+    """
+    table = pd.DataFrame(outcomes)
+    table["gain"] = table["gain"].clip(-WINSOR, WINSOR)
+    families = table.groupby("family")
+    means = np.array([*families["gain"].mean(), 0.0])
+    within = families["gain"].var().dropna()
+    variance = float(means.var(ddof=1)) * (1 + 1 / len(means))
+    variance += float(within.mean()) if len(within) else 0.0
+    typical = float(families["predicted_share"].mean().mean())
+    return Calibration(float(means.mean()), typical, variance**0.5, len(families))
 
 
 @dataclass(frozen=True)
@@ -124,7 +152,7 @@ def judged_models() -> tuple[Judged, ...]:
 def fit(
     models: Sequence[Judged], depth_of_valley: Mapping[str, float], outcomes: bool = True
 ) -> Prior:
-    """Curves from these models alone; outcomes by leaving out each of their families in turn."""
+    """Return curves from these models alone, calibrated by leaving out each of their families."""
     curves: dict[str, dict[str, np.ndarray]] = {group: {} for group in GROUPS}
     for family in sorted({m.family for m in models}):
         for group in GROUPS:
@@ -137,8 +165,8 @@ def fit(
             if own:
                 stacked = np.array([np.clip(m.curve(DEPTHS), -CLIP, CLIP) for m in own])
                 curves[group][family] = np.quantile(stacked, QUARTILE, axis=0)
-    prior = Prior(curves)
-    return Prior(curves, tuple(left_out(models, depth_of_valley))) if outcomes else prior
+    calibration = calibrate(left_out(models, depth_of_valley)) if outcomes else None
+    return Prior(curves, calibration)
 
 
 def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> list[Outcome]:
@@ -161,7 +189,7 @@ def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> 
 
 
 def as_dict(prior: Prior) -> dict[str, Any]:
-    """A prior as plain values, which the package holds."""
+    """Return a prior as plain values, which the package holds."""
     return {
         "depths": [round(float(d), 4) for d in DEPTHS],
         "least_depth_of_a_valley": LEAST_SHARE,
@@ -169,10 +197,7 @@ def as_dict(prior: Prior) -> dict[str, Any]:
             g: {f: [round(float(x), 4) for x in c] for f, c in by.items()}
             for g, by in prior.curves.items()
         },
-        "outcomes": [
-            vars(o) | {"predicted_share": round(o.predicted_share, 4), "gain": round(o.gain, 4)}
-            for o in prior.outcomes
-        ],
+        "calibration": None if prior.calibration is None else asdict(prior.calibration),
     }
 
 
