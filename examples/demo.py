@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 import layerscope
-from layerscope.blocks.words import print_faster
+from layerscope.blocks.terminal import print_faster
 from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.improving.terminal import print_improved
 from layerscope.report.sources import Block

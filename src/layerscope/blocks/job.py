@@ -21,7 +21,7 @@ from layerscope.blocks.refit import refit
 from layerscope.blocks.result import FasterEncoder
 from layerscope.blocks.search import Step, choose_blocks, search
 from layerscope.blocks.train import TrainedBlocks, TrainRequest, train_blocks
-from layerscope.blocks.words import AGREEMENT, RANKING, headline
+from layerscope.blocks.words import AGREEMENT, RANKING
 from layerscope.choose import Candidate, Decision, Limits, Scores, decide
 from layerscope.choose.labels.measures import make_measure
 from layerscope.choose.labels.read import Labeled
@@ -211,8 +211,6 @@ def make_faster(
         "speed": _speed(encoder, chosen.variant, timed),
         "conventions": {
             "agreement": RANKING if queries else AGREEMENT,
-            "interval": f"95 %, {'queries' if queries else 'texts'} resampled",
-            "search": f"greedy removal or evenly spaced, by a quick refit; {SEARCHED} texts each",
             "max_length": encoder.max_length,
             "seed": request.seed,
             "budget": request.budget,
@@ -221,7 +219,6 @@ def make_faster(
         "config": config or {},
         "warnings": notes,
     }
-    manifest["reason"] = headline(manifest)
     manifest["seconds"] = {"taken": perf_counter() - start}
     made = MadeEncoder(encoder, chosen.variant, texts.checked.texts, license_name)
     front = _front_table(measured, decision.chosen)

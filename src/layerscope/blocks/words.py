@@ -1,18 +1,11 @@
-"""A faster encoder in words and tables: terminal, model card, and the lines of a report."""
+"""A faster encoder in words: the headline, the facts of a report, and the model card."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from rich.markup import escape
+from typing import Any
 
 from layerscope.exporting.servers import opening_words
-from layerscope.terminal import Console, print_facts, print_frame, print_notes
-
-if TYPE_CHECKING:
-    from layerscope.blocks.result import FasterEncoder
 
 AGREEMENT = "correlation of the similarities of all pairs of texts with the whole encoder's"
 RANKING = (
@@ -74,37 +67,6 @@ def facts(manifest: Manifest) -> list[tuple[str, str]]:
     if "servers" in manifest:
         lines["opens in"] = opening_words(manifest["servers"])
     return list(lines.items())
-
-
-def print_faster(result: FasterEncoder, console: Console | None = None) -> None:
-    """Print the headline, the facts, the front, notes, and how to use the folder."""
-    console = console or Console(highlight=False)
-    console.print(escape(f"{headline(result.manifest)}."), style="bold")
-    print_facts(console, facts(result.manifest))
-    rows = [
-        {
-            "blocks": row["count"],
-            "which": row["blocks"],
-            "weights": row["weights"],
-            "cost": f"{row['cost']:.2f}",
-            "agreement": f"{row['agreement']:.3f}",
-            "same neighbors": f"{row['neighbors']:.0%}",
-            "": "chosen" if row["chosen"] else "",
-        }
-        for row in result.front.to_dict(orient="records")
-    ]
-    print_frame(console, rows, list(rows[0]))
-    print_notes(console, result.warnings)
-    if result.folder is not None:
-        folder = escape(str(result.folder))
-        console.print(f'Use it: [bold]SentenceTransformer("{folder}")[/].encode(texts)')
-
-
-def as_text(result: FasterEncoder) -> str:
-    """Return the same as plain text."""
-    stream = io.StringIO()
-    print_faster(result, Console(file=stream, width=200, highlight=False, color_system=None))
-    return stream.getvalue()
 
 
 def _fitting(how: str) -> str:

@@ -61,7 +61,7 @@ run_kinds: Registry[RunKind] = Registry(
 
 _SECTIONS = "layerscope.report.sections"
 _IMPROVED = "layerscope.improving.terminal"
-_BLOCKS = "layerscope.blocks.words"
+_BLOCKS = "layerscope.blocks.terminal"
 _NOTEBOOK = "layerscope.report.notebook"
 _WRITE = "layerscope.report.write:write_report"
 _ALL_RUNS = {"html": f"{_NOTEBOOK}:result_html", "report": _WRITE}

@@ -1,4 +1,4 @@
-"""Judges: resampling, combining."""
+"""Judges: resampling, combining, and labels as a judge."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from layerscope.choose.labels.scores import score_labels
 from layerscope.core.scores import DRAWS
 from tests.choose.judges.support import CANDIDATES
 
+TRUTH = np.linspace(0, 1, 12)
+
+
+def noisy(values: np.ndarray, error: float, draws: int = 50, seed: int = 0) -> Scores:
+    noise = np.random.default_rng(seed).normal(size=(len(values), draws))
+    return Scores(values, values[:, None] + error * noise)
+
 
 def test_resamples_are_shares_and_seeded():
     weights = text_weights(50, seed=1)
@@ -24,37 +31,30 @@ def test_resamples_are_shares_and_seeded():
 
 def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
     items = np.random.default_rng(0).normal(size=(1, 400))
-    judgment = scores_of_items("test", items, seed=0, sides=1)
-    assert judgment.draws is not None
-    assert judgment.draws.std() == pytest.approx(1 / 20, rel=0.15)
-    doubled = scores_of_items("test", items, seed=0)
-    assert doubled.draws is not None
-    assert doubled.draws.std() == pytest.approx(2 * judgment.draws.std())
+    one_sided, doubled = (scores_of_items("test", items, 0, sides).draws for sides in (1, 2))
+    assert one_sided.std() == pytest.approx(1 / 20, rel=0.15)
+    assert doubled.std() == pytest.approx(2 * one_sided.std())
 
 
 def test_a_judge_of_pure_noise_has_no_say():
-    rng = np.random.default_rng(0)
-    truth = np.linspace(0, 1, 12)
-    sure = Scores(truth, truth[:, None] + 0.01 * rng.normal(size=(12, 50)), source="sure")
-    noise = rng.normal(size=12)
-    unsure = Scores(noise, noise[:, None] + 3 * rng.normal(size=(12, 50)), source="unsure")
-    both = weigh_by_reliability([sure, unsure])
-    score = (truth - truth.mean()) / truth.std()
-    assert np.allclose(both.values / both.values.std(), score)  # what is noise has no weight
-    assert both.best() == sure.best()
+    sure = noisy(TRUTH, 0.01)
+    noise = np.random.default_rng(1).normal(size=12)
+    both = weigh_by_reliability([sure, noisy(noise, 3.0)])
+    assert np.allclose(both.values / both.values.std(), (TRUTH - TRUTH.mean()) / TRUTH.std())
     assert weigh_by_reliability([sure]) is sure
 
 
-def test_what_counts_more_decides():
-    """Two judges, equally sure of opposite orders."""
-    noise = 0.01 * np.random.default_rng(0).normal(size=(12, 50))
-    up = np.linspace(0, 1, 12)
-    first, second = (
-        Scores(score, score[:, None] + noise, source=name)
-        for name, score in (("up", up), ("down", 1 - up))
-    )
+def test_the_source_with_more_weight_decides():
+    first, second = noisy(TRUTH, 0.01), noisy(1 - TRUTH, 0.01)  # equally sure of opposite orders
     assert weigh_by_reliability([replace(first, weight=2.0), second]).best() == first.best()
     assert weigh_by_reliability([first, replace(second, weight=2.0)]).best() == second.best()
+
+
+def test_judges_that_resample_differently_often_are_combined() -> None:
+    both = weigh_by_reliability([noisy(TRUTH, 0.01, 300), noisy(TRUTH, 0.01, 200, seed=1)])
+    assert both.draws is not None
+    assert both.draws.shape == (12, 200)
+    assert (np.diff(both.values) > 0).all()
 
 
 def test_labels_find_the_planted_groups():
@@ -67,17 +67,3 @@ def test_labels_find_the_planted_groups():
 
     scores = score_labels(labeled, CANDIDATES.readouts, CANDIDATES.layers, vectors)
     assert scores.values[4] > scores.values[0] + 0.01
-
-
-def test_judges_that_resample_differently_often_are_combined() -> None:
-    """Labels are resampled 300 times and texts 200: two judges that agree keep their order."""
-    rng = np.random.default_rng(0)
-    score = np.linspace(0, 1, 12)
-    parts = [
-        Scores(score, score[:, None] + 0.01 * rng.standard_normal((12, n)), source=name)
-        for name, n in (("a", 300), ("b", 200))
-    ]
-    both = weigh_by_reliability(parts)
-    assert both.draws is not None
-    assert both.draws.shape == (12, 200)
-    assert (np.diff(both.values) > 0).all()
