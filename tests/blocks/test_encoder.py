@@ -13,6 +13,7 @@ from layerscope.blocks.encoder import BATCH_TOKENS, Start
 from layerscope.blocks.folder import write_folder
 from layerscope.blocks.kinds import find_kind
 from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.store import atomic
 from tests.blocks.conftest import TEXTS, write_tiny
 
 FAMILIES = {
@@ -22,15 +23,19 @@ FAMILIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_runs_whole_from_a_state_and_without_a_block(tmp_path: Path, family: str):
+@pytest.mark.parametrize(("family", "kind_name"), FAMILIES.items())
+def test_every_family_runs_whole_from_a_state_and_without_a_block(
+    tmp_path: Path, family: str, kind_name: str | None
+):
     folder = write_tiny(tmp_path / family, family)
     encoder = Encoder.open(folder, "cpu")
-    batches = encoder.batches(TEXTS[:9])
-    expected = load_folder(folder).encode(TEXTS[:9])
-    whole = encoder.encode(encoder.whole, batches)
-    np.testing.assert_allclose(whole, expected, atol=2e-6)
+    kind = find_kind(encoder)
+    assert (None if kind is None else kind.name) == kind_name
+    assert encoder.removable() == [family != "modernbert", True, True]
 
+    batches = encoder.batches(TEXTS[:9])
+    whole = encoder.encode(encoder.whole, batches)
+    np.testing.assert_allclose(whole, load_folder(folder).encode(TEXTS[:9]), atol=2e-6)
     batch = batches[0]
     state = encoder.run(encoder.variant([0, 1]), batch)
     resumed = encoder.vectors(encoder.whole, batch, Start(1, state))
@@ -40,23 +45,9 @@ def test_every_family_runs_whole_from_a_state_and_without_a_block(tmp_path: Path
     out.mkdir()
     cut = encoder.variant([0, 2])
     write_folder(encoder, cut, out)
-    np.testing.assert_allclose(
-        load_folder(out).encode(TEXTS[:9]), encoder.encode(cut, batches), atol=2e-6
-    )
+    vectors = encoder.encode(cut, batches)
+    np.testing.assert_allclose(load_folder(out).encode(TEXTS[:9]), vectors, atol=2e-6)
     np.testing.assert_array_equal(encoder.encode(encoder.whole, batches), whole)
-
-
-@pytest.mark.parametrize(("family", "kind"), FAMILIES.items())
-def test_the_kind_of_blocks_is_found(tmp_path: Path, family: str, kind: str | None):
-    encoder = Encoder.open(write_tiny(tmp_path / family, family), "cpu")
-    found = find_kind(encoder)
-    assert (None if found is None else found.name) == kind
-
-
-def test_a_first_block_of_its_own_structure_stays(tmp_path: Path, bert: Encoder):
-    modern = Encoder.open(write_tiny(tmp_path / "modern", "modernbert"), "cpu")
-    assert modern.removable() == [False, True, True]
-    assert bert.removable() == [True, True, True]
 
 
 def test_batches_hold_every_text_once(bert: Encoder):
@@ -68,8 +59,6 @@ def test_batches_hold_every_text_once(bert: Encoder):
 
 
 def test_a_prompt_is_part_of_the_vectors(tmp_path: Path):
-    from layerscope.store import atomic
-
     folder = write_tiny(tmp_path / "prompted", "bert")
     settings = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
     atomic.write_json(folder / "config_sentence_transformers.json", settings)
@@ -81,5 +70,4 @@ def test_a_prompt_is_part_of_the_vectors(tmp_path: Path):
 def test_a_variant_removes_and_replaces(bert: Encoder):
     other = bert.whole.modules[0]
     cut = bert.whole.remove(1).replace(2, other)
-    assert cut.blocks == (0, 2)
-    assert cut.modules == (other, other)
+    assert (cut.blocks, cut.modules) == ((0, 2), (other, other))
