@@ -1,4 +1,4 @@
-"""Which blocks of an encoder can be left out, and how the others do their work as well."""
+"""Blocks of an encoder that can be left out, while the others do their work as well."""
 
 from __future__ import annotations
 

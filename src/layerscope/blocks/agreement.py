@@ -31,7 +31,7 @@ class TextSet:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def first(self, count: int) -> TextSet:
+    def whole_products(self, count: int) -> TextSet:
         """Return some of the texts; half of them queries, if there are as many."""
         queries = min(self.queries, count // 2)
         documents = self.texts[self.queries : self.queries + count - queries]
@@ -42,8 +42,8 @@ class TextSet:
         queries = round(self.queries * count / max(1, len(self)))
         documents = self.texts[self.queries :]
         head = TextSet.of(documents[: count - queries], self.texts[:queries])
-        rest = TextSet.of(documents[count - queries :], self.texts[queries : self.queries])
-        return head, rest
+        tail = TextSet.of(documents[count - queries :], self.texts[queries : self.queries])
+        return head, tail
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Agreement:
 
 
 def compare_vectors(
-    whole: np.ndarray, other: np.ndarray, queries: int = 0, seed: int = 0
+    whole: np.ndarray, smaller: np.ndarray, queries: int = 0, seed: int = 0
 ) -> Agreement:
     """Compare vectors of the same texts, of which the first `queries` are queries."""
-    value, draws = measure_agreement(whole, other, queries, seed=seed)
-    return Agreement(value, draws, shared_neighbors(whole, other, queries))
+    value, draws = measure_agreement(whole, smaller, queries, seed=seed)
+    return Agreement(value, draws, shared_neighbors(whole, smaller, queries))
 
 
-def closeness(whole: np.ndarray, other: np.ndarray, queries: int = 0) -> float:
+def closeness(whole: np.ndarray, smaller: np.ndarray, queries: int = 0) -> float:
     """Return what the search maximizes: the correlation of the similarities, plus the mean cosine
     of a text's two vectors (2 at most).
 
@@ -75,20 +75,20 @@ def closeness(whole: np.ndarray, other: np.ndarray, queries: int = 0) -> float:
     >>> closeness(rows, rows)
     2.0
     """
-    cosine = float((whole * other).sum(1).mean())
+    cosine = float((whole * smaller).sum(1).mean())
     if queries:
-        return float(np.mean(query_correlations(whole, other, queries))) + cosine
+        return float(np.mean(query_correlations(whole, smaller, queries))) + cosine
     above = np.triu_indices(len(whole), 1)
-    pairs = [(rows @ rows.T)[above] for rows in (whole, other)]
+    pairs = [(rows @ rows.T)[above] for rows in (whole, smaller)]
     if np.ptp(pairs[0]) == 0:
         return float(np.ptp(pairs[1]) == 0) + cosine
     return float(np.corrcoef(*pairs)[0, 1]) + cosine
 
 
-def query_correlations(whole: np.ndarray, other: np.ndarray, queries: int) -> np.ndarray:
+def query_correlations(whole: np.ndarray, smaller: np.ndarray, queries: int) -> np.ndarray:
     """Return for each query the correlation (queries,) of its similarities to all documents."""
     products = []
-    for rows in (whole, other):
+    for rows in (whole, smaller):
         similarity = (rows[:queries] @ rows[queries:].T).astype(np.float64)
         products.append(similarity - similarity.mean(1, keepdims=True))
     lengths = np.linalg.norm(products[0], axis=1) * np.linalg.norm(products[1], axis=1)
@@ -97,7 +97,7 @@ def query_correlations(whole: np.ndarray, other: np.ndarray, queries: int) -> np
 
 
 def measure_agreement(
-    whole: np.ndarray, other: np.ndarray, queries: int = 0, draws: int = DRAWS, seed: int = 0
+    whole: np.ndarray, smaller: np.ndarray, queries: int = 0, draws: int = DRAWS, seed: int = 0
 ) -> tuple[float, np.ndarray]:
     """Return the correlation of similarities, and the same on resamples (draws,).
 
@@ -108,11 +108,13 @@ def measure_agreement(
     rng = np.random.default_rng(seed)
     weights = rng.multinomial(count, np.full(count, 1 / count), draws)
     if queries:
-        correlations = query_correlations(whole, other, queries)
+        correlations = query_correlations(whole, smaller, queries)
         return float(correlations.mean()), weights / queries @ correlations
     weights = np.vstack([np.ones(count), weights]).astype(np.float64)
-    first, second = (rows.astype(np.float64) @ rows.T for rows in (whole, other))
-    for matrix in (first, second):
+    whole_products, smaller_products = (
+        rows.astype(np.float64) @ rows.T for rows in (whole, smaller)
+    )
+    for matrix in (whole_products, smaller_products):
         np.fill_diagonal(matrix, 0.0)
     pairs = weights.sum(1) ** 2 - (weights**2).sum(1)
 
@@ -121,23 +123,26 @@ def measure_agreement(
         total: np.ndarray = ((weights @ matrix) * weights).sum(1) / pairs
         return total
 
-    first_mean, second_mean = mean(first), mean(second)
-    covariance = mean(first * second) - first_mean * second_mean
-    variance = (mean(first**2) - first_mean**2) * (mean(second**2) - second_mean**2)
+    first_mean = mean(whole_products)
+    second_mean = mean(smaller_products)
+    covariance = mean(whole_products * smaller_products) - first_mean * second_mean
+    variance = (mean(whole_products**2) - first_mean**2) * (
+        mean(smaller_products**2) - second_mean**2
+    )
     correlation = covariance / np.sqrt(np.maximum(variance, 1e-30))
     return float(correlation[0]), correlation[1:]
 
 
-def shared_neighbors(whole: np.ndarray, other: np.ndarray, queries: int = 0) -> float:
+def shared_neighbors(whole: np.ndarray, smaller: np.ndarray, queries: int = 0) -> float:
     """Return the share of a text's nearest texts (a query's nearest documents) by the whole model
     that are its nearest by the other."""
     if not queries:
         reference = Neighborhoods.of(similarities(whole))
-        return float(reference.overlap(similarities(other)).mean())
+        return float(reference.overlap(similarities(smaller)).mean())
     count = min(NEIGHBORS, len(whole) - queries)
     nearest = [
         np.argsort(-(rows[:queries] @ rows[queries:].T), axis=1)[:, :count]
-        for rows in (whole, other)
+        for rows in (whole, smaller)
     ]
     shared = [len(np.intersect1d(*rows)) / count for rows in zip(*nearest, strict=True)]
     return float(np.mean(shared))

@@ -162,7 +162,8 @@ class Encoder:
         for row, count in zip(order, counts, strict=True):
             if rows and max(longest, count) * (len(rows) + 1) > BATCH_TOKENS:
                 batches.append(self._batch(rows, texts))
-                rows, longest = [], 0
+                rows = []
+                longest = 0
             rows.append(row)
             longest = max(longest, count)
         return [*batches, self._batch(rows, texts)] if rows else batches

@@ -54,23 +54,27 @@ class Verification:
     versions: dict[str, str]
 
 
-def write_export(made: MadeEncoder, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+def write_export(
+    made_encoder: MadeEncoder, manifest: dict[str, Any], folder: Path
+) -> dict[str, Any]:
     """Write the model, its card and the marker of an export; return the manifest, completed."""
-    write_folder(made.encoder, made.variant, folder)
-    verification = verify_folder(made.encoder, made.variant, folder, made.texts[:_VERIFIED])
+    write_folder(made_encoder.encoder, made_encoder.variant, folder)
+    verification = verify_folder(
+        made_encoder.encoder, made_encoder.variant, folder, made_encoder.texts[:_VERIFIED]
+    )
     manifest = {
         **manifest,
         "verification": asdict(verification),
         "servers": check_servers(folder),
     }
-    atomic.write_text(folder / "README.md", card(manifest, made.license))
+    atomic.write_text(folder / "README.md", card(manifest, made_encoder.license))
     marker = {
         "kind": "encoder",
         "layerscope": VERSION,
         "base": manifest["model"],
-        "license": made.license,
-        "blocks": list(made.variant.blocks),
-        "transformer": transformer_path(made.encoder.folder),
+        "license": made_encoder.license,
+        "blocks": list(made_encoder.variant.blocks),
+        "transformer": transformer_path(made_encoder.encoder.folder),
         "verification": manifest["verification"],
     }
     atomic.write_json(folder / MARKER, atomic.plain(marker))
@@ -95,7 +99,8 @@ def reads_last_state(folder: Path) -> bool:
 
 def write_folder(encoder: Encoder, variant: Variant, folder: Path) -> None:
     """Copy the encoder's folder with other blocks in it; pooling, prompts and tokenizer stay."""
-    source, place = encoder.folder, transformer_path(encoder.folder)
+    source = encoder.folder
+    place = transformer_path(encoder.folder)
     modules = json.loads((source / "modules.json").read_text(encoding="utf-8"))
     for path in dict.fromkeys(["", *(str(module["path"]) for module in modules)]):
         target = folder / path

@@ -103,9 +103,9 @@ class Texts:
         cls, name: str, facts: dict[str, Any], texts: Sequence[str], queries: Sequence[str] = ()
     ) -> Texts:
         """Set a quarter of the texts and of the queries aside, at most `CHECKED` in all."""
-        both = TextSet.of(texts, queries)
-        count = max(LEAST_CHECKED // 2, min(CHECKED, len(both) // 4))
-        return cls(name, facts, *both.cut(count))
+        text_set = TextSet.of(texts, queries)
+        count = max(LEAST_CHECKED // 2, min(CHECKED, len(text_set) // 4))
+        return cls(name, facts, *text_set.cut(count))
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def make_faster(
     request.check(encoder.n_blocks)
     kind = find_kind(encoder)
     fitted = _tokenize_first(encoder, texts.fitted.texts)
-    searched, others = texts.fitted.cut(min(SEARCHED, len(texts.fitted) // 2))
+    searched, trial_texts = texts.fitted.cut(min(SEARCHED, len(texts.fitted) // 2))
     sizes = request.sizes(encoder.n_blocks)
     bar.begin("searching which blocks can be left out|removals", encoder.n_blocks - min(sizes))
     batches = encoder.batches(searched.texts)
@@ -162,7 +162,7 @@ def make_faster(
     for size in sizes:
         if size not in {len(step.blocks) for step in steps}:
             continue
-        blocks = choose_blocks(encoder, steps, size, kind, searched, others.first(SEARCHED))
+        blocks = choose_blocks(encoder, steps, size, kind, searched, trial_texts.first(SEARCHED))
         cost = size / encoder.n_blocks
         for candidate, variant in _variants(encoder, blocks, kind, fitted, bar):
             measured.append(checker.measure(candidate, variant))
@@ -171,7 +171,7 @@ def make_faster(
             trained = train_blocks(encoder, variant, texts.fitted, request.train, request.seed, bar)
             candidate = Candidate(blocks, "train", cost=cost)
             measured.append(checker.measure(candidate, trained.variant))
-        best = max(one.agreement.value for one in measured[1:])
+        best = max(entry.agreement.value for entry in measured[1:])
         # larger models need not be tried once half of the blocks were, and the limit is held
         if limit is not None and best >= limit and 2 * size >= encoder.n_blocks - 1:
             break
@@ -179,7 +179,7 @@ def make_faster(
     chosen = measured[decision.chosen]
     notes = _notes(measured, decision, trained, kind, request)
     timed = texts.checked.first(_TIMED).texts
-    how = {**WEIGHTS, "refit": "refitted by least squares"}[chosen.candidate.transform]
+    treatment = {**WEIGHTS, "refit": "refitted by least squares"}[chosen.candidate.transform]
     queries = texts.checked.queries
     manifest: dict[str, Any] = {
         "kind": "encoder",
@@ -196,7 +196,7 @@ def make_faster(
         },
         "choice": {
             "blocks": list(chosen.candidate.blocks),
-            "how": how,
+            "how": treatment,
             "cost": chosen.candidate.cost,
             "neighbors": chosen.agreement.neighbors,
         },
@@ -220,9 +220,9 @@ def make_faster(
         "warnings": notes,
     }
     manifest["seconds"] = {"taken": perf_counter() - start}
-    made = MadeEncoder(encoder, chosen.variant, texts.checked.texts, license_name)
+    made_encoder = MadeEncoder(encoder, chosen.variant, texts.checked.texts, license_name)
     front = _front_table(measured, decision.chosen)
-    return FasterEncoder(front, _removal_table(steps), manifest, _made=made)
+    return FasterEncoder(front, _removal_table(steps), manifest, _made=made_encoder)
 
 
 def _tokenize_first(encoder: Encoder, texts: Sequence[str]) -> list[Batch]:
@@ -251,10 +251,10 @@ def _variants(
 
 def _decide(measured: Sequence[MeasuredVariant], request: Request) -> Decision:
     """Choose by agreement; an error if nothing within the budget agrees enough."""
-    values = np.array([one.agreement.value for one in measured])
-    scores = Scores(values, np.stack([one.agreement.draws for one in measured]), "encoder")
+    values = np.array([entry.agreement.value for entry in measured])
+    scores = Scores(values, np.stack([entry.agreement.draws for entry in measured]), "encoder")
     limits = Limits(request.share, request.least_agreement)
-    decision = decide([one.candidate for one in measured], [scores], 0, limits)
+    decision = decide([entry.candidate for entry in measured], [scores], 0, limits)
     if request.share is not None and not decision.kept:
         raise LayerscopeError(
             f"nothing within budget={request.share:g} keeps {request.least_agreement:g} of the "
@@ -266,18 +266,18 @@ def _decide(measured: Sequence[MeasuredVariant], request: Request) -> Decision:
 
 def _front_table(measured: Sequence[MeasuredVariant], chosen: int) -> pd.DataFrame:
     rows = []
-    for i, one in enumerate(measured):
-        low, high = np.quantile(one.agreement.draws, (0.025, 0.975))
+    for i, entry in enumerate(measured):
+        low, high = np.quantile(entry.agreement.draws, (0.025, 0.975))
         rows.append(
             {
-                "count": len(one.candidate.blocks),
-                "blocks": " ".join(map(str, one.candidate.blocks)),
-                "weights": WEIGHTS[one.candidate.transform],
-                "cost": one.candidate.cost,
-                "agreement": one.agreement.value,
+                "count": len(entry.candidate.blocks),
+                "blocks": " ".join(map(str, entry.candidate.blocks)),
+                "weights": WEIGHTS[entry.candidate.transform],
+                "cost": entry.candidate.cost,
+                "agreement": entry.agreement.value,
                 "ci_low": float(low),
                 "ci_high": float(high),
-                "neighbors": one.agreement.neighbors,
+                "neighbors": entry.agreement.neighbors,
                 "chosen": i == chosen,
             }
         )
@@ -298,7 +298,7 @@ def _training(trained: TrainedBlocks, measured: Sequence[MeasuredVariant]) -> di
         "steps": trained.steps,
         "texts": trained.texts,
         "agreement": measured[-1].agreement.value,
-        "agreement_before": max(one.agreement.value for one in measured[1:-1]),
+        "agreement_before": max(entry.agreement.value for entry in measured[1:-1]),
     }
 
 
@@ -309,7 +309,7 @@ def _label_claim(
     if labels is None:
         return None
     batches = encoder.batches(labels.texts)
-    vectors = np.stack([encoder.encode(one, batches) for one in (encoder.whole, variant)])
+    vectors = np.stack([encoder.encode(entry, batches) for entry in (encoder.whole, variant)])
     measure = make_measure(labels, seed=seed)
     judged = measure.items(vectors).judged
     groups = None if labels.kind == "scores" else labels.targets
@@ -331,12 +331,12 @@ def _speed(encoder: Encoder, variant: Variant, texts: Sequence[str]) -> dict[str
     batches = encoder.batches(texts)
     seconds = {"whole": 0.0, "faster": 0.0}
     for turn in range(4):
-        for name, one in (("whole", encoder.whole), ("faster", variant)):
+        for name, entry in (("whole", encoder.whole), ("faster", variant)):
             start = perf_counter()
-            encoder.encode(one, batches)
+            encoder.encode(entry, batches)
             if turn:  # the first turn pays for what is done once
                 seconds[name] += perf_counter() - start
-    return {name: 3 * len(texts) / max(taken, 1e-9) for name, taken in seconds.items()}
+    return {name: 3 * len(texts) / max(duration, 1e-9) for name, duration in seconds.items()}
 
 
 def _notes(

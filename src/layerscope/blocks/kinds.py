@@ -78,7 +78,8 @@ class BlockKind(ABC):
 
     def _carries(self, encoder: Encoder, number: int) -> bool:
         block = encoder.whole.modules[number]
-        linear, place = self.linear(block), self.sum_of(block)
+        linear = self.linear(block)
+        place = self.sum_of(block)
         if linear is None or place is None:
             return False
         batch = encoder.batches(["A short text that is read once."])[0]
@@ -140,7 +141,8 @@ class PostNorm(BlockKind):
 
     def finish(self, block: nn.Module, last: nn.Module) -> None:
         """Take over the norm's gain and bias."""
-        norm, last_norm = self.sum_of(block), self.sum_of(last)
+        norm = self.sum_of(block)
+        last_norm = self.sum_of(last)
         assert norm is not None
         assert last_norm is not None
         norm.module.weight = last_norm.module.weight

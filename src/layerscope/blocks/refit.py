@@ -58,7 +58,8 @@ def refit(
                 last = encoder.whole.modules[end - 1]
                 module = kind.changed(single.modules[0], solution.weight, solution.bias, last)
                 variant = variant.replace(block, module)
-                single, behind = Variant((block,), (module,)), []
+                single = Variant((block,), (module,))
+                behind = []
         if place + 1 < len(ends):
             states = behind or states_behind(encoder, single, batches, states)
         advance(1)

@@ -69,7 +69,8 @@ class Ridge:
 
     def solve(self, penalties: tuple[float, ...] = LAMBDAS) -> Solution | None:
         """Return the best correction, or None if none helps on the held-out tokens."""
-        fitted, held_out = self.fitted, self.held_out
+        fitted = self.fitted
+        held_out = self.held_out
         before = float(held_out.square)
         if not float(fitted.gram.diagonal().sum()) > 0:
             return None  # a block whose layer is given nothing but zeros
@@ -80,7 +81,8 @@ class Ridge:
         error, penalty = min(errors)
         if not error < before:
             return None
-        gram, cross = fitted.gram + held_out.gram, fitted.cross + held_out.cross
+        gram = fitted.gram + held_out.gram
+        cross = fitted.cross + held_out.cross
         weights = self._weights(gram, cross, penalty)
         if not self.offset:
             return Solution(weights, torch.zeros_like(weights[0]), penalty, error / before)

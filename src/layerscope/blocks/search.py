@@ -93,7 +93,8 @@ def choose_blocks(
     subsets = list(dict.fromkeys(subsets))
     if len(subsets) == 1:
         return subsets[0]
-    batches, compared = encoder.batches(searched.texts), encoder.batches(trial.texts)
+    batches = encoder.batches(searched.texts)
+    compared = encoder.batches(trial.texts)
     whole = encoder.encode(encoder.whole, compared)
 
     def agreement(blocks: tuple[int, ...]) -> float:

@@ -39,7 +39,7 @@ LEAST_TEXTS = 64
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """How blocks are trained: the folder for checkpoints, the minutes, the trainer's settings."""
+    """Settings of a training: the folder for checkpoints, the minutes, the trainer's settings."""
 
     folder: Path
     minutes: float | None = None

@@ -18,7 +18,8 @@ Manifest = Mapping[str, Any]
 
 def headline(manifest: Manifest) -> str:
     """Return the result in one sentence."""
-    name, total = manifest["model"]["name"], manifest["model"]["n_blocks"]
+    name = manifest["model"]["name"]
+    total = manifest["model"]["n_blocks"]
     count = len(manifest["choice"]["blocks"])
     if count == total:
         return f"{name} keeps all {total} blocks: no smaller candidate keeps enough"
@@ -32,8 +33,12 @@ def headline(manifest: Manifest) -> str:
 
 def facts(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the facts behind the headline, as names and values."""
-    choice, claim, texts = manifest["choice"], manifest["claim"], manifest["texts"]
-    speed, labels, training = manifest["speed"], manifest["labels"], manifest["training"]
+    choice = manifest["choice"]
+    claim = manifest["claim"]
+    texts = manifest["texts"]
+    speed = manifest["speed"]
+    labels = manifest["labels"]
+    training = manifest["training"]
     low, high = (1 + end for end in claim["interval"])
     queries = texts["queries"]
     nearest = "query's 10 nearest documents" if queries else "text's 10 nearest"
@@ -69,20 +74,22 @@ def facts(manifest: Manifest) -> list[tuple[str, str]]:
     return list(lines.items())
 
 
-def _fitting(how: str) -> str:
+def _fitting(treatment: str) -> str:
     """Return how the weights of the remaining blocks came about, for the card."""
     refitted = (
         "The last linear layer of a kept block was fitted by ridge regression, so that the block "
         "also does\nthe work of those removed behind it."
     )
-    if how == "trained":
+    if treatment == "trained":
         return f"{refitted} Then the blocks were trained to give the\nwhole encoder's vectors."
-    return refitted if how.startswith("refitted") else "Their weights are as they were."
+    return refitted if treatment.startswith("refitted") else "Their weights are as they were."
 
 
 def card(manifest: Manifest, license_name: str) -> str:
     """Return the model card, README.md."""
-    base, choice, verification = manifest["model"], manifest["choice"], manifest["verification"]
+    base = manifest["model"]
+    choice = manifest["choice"]
+    verification = manifest["verification"]
     count = base["n_blocks"]
     license_id = license_name.lower() if " " not in license_name else "other"
     listed = "\n".join(f"- {name}: {value}" for name, value in facts(manifest))

@@ -132,12 +132,12 @@ class Choice:
 
     @property
     def is_last(self) -> bool:
-        """Whether the answer is the last layer."""
+        """True if the answer is the last layer."""
         return self.layer == self.layers
 
     @property
     def is_default(self) -> bool:
-        """Whether the answer is the default: the last layer under the default readout."""
+        """True if the answer is the default: the last layer under the default readout."""
         return self.is_last and self.readout in (None, DEFAULT_READOUT)
 
     @property
@@ -254,7 +254,8 @@ def gains_in_words(choice: Choice) -> str:
     """
     if choice.gain is None:
         return "nothing is claimed about its gain"
-    readout, layer = choice.gain_readout, choice.gain_layer
+    readout = choice.gain_readout
+    layer = choice.gain_layer
     if readout is None or layer is None:
         over = "points expected over the last layer under the default readout, 95 %"
         return f"{_points(choice.gain)} {over}"

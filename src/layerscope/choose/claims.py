@@ -64,7 +64,7 @@ class SplitScores:
         scores: Scores,
         open_to: np.ndarray,
         baseline: int | Sequence[int],
-        others: Iterable[int] = (),
+        references: Iterable[int] = (),
         seed: int = 0,
     ) -> SplitScores:
         """Draw the noise.
@@ -74,7 +74,7 @@ class SplitScores:
         """
         open_places = np.flatnonzero(open_to & scores.defined)
         stays = np.broadcast_to(np.asarray(baseline), len(scores.values))[open_places]
-        places = np.unique([*open_places, *stays, *others])
+        places = np.unique([*open_places, *stays, *references])
         draws = np.zeros((len(places), 2)) if scores.draws is None else scores.draws[places]
         draws = draws[:, np.isfinite(draws).all(axis=0)]
         count = draws.shape[1]
@@ -96,28 +96,30 @@ class SplitScores:
         """The noise under which the choice is made."""
         return NOISE * self.noises[:, 0]
 
-    def claim(self, rule: Rule, chosen: int, other: int, candidate: int | None = None) -> Claim:
+    def claim(self, rule: Rule, chosen: int, reference: int, candidate: int | None = None) -> Claim:
         """Claim the gain of a candidate over another, given that the rule made this choice.
 
         The candidate is the choice itself unless one is named.
         """
         place = chosen if candidate is None else candidate
-        values, source = self.scores.values, self.scores.source
-        before, after = float(values[other]), float(values[place])
+        values = self.scores.values
+        source = self.scores.source
+        before = float(values[reference])
+        after = float(values[place])
         lead = after - before
-        moves = self.moves[place] - self.moves[other]
+        moves = self.moves[place] - self.moves[reference]
         error = float(moves.std(ddof=1))
-        if place == other:
+        if place == reference:
             return Claim(source, before, after, Interval(0.0, 0.0, 0.0), 0.0)
         if self.scores.draws is None:
             return Claim(source, before, after, Interval(lead))
         if error < _TINY:
             return Claim(source, before, after, Interval(lead, lead, lead), float(lead < 0))
         noisy = values[:, None] + NOISE * self.noises
-        same = rule.choose(noisy) == chosen
-        same[0] = True  # the choice itself
-        noise = self.noises[place] - self.noises[other]
-        value = lead if same.all() else lead - float(noise[same].mean()) / NOISE
+        is_same = rule.choose(noisy) == chosen
+        is_same[0] = True  # the choice itself
+        noise = self.noises[place] - self.noises[reference]
+        value = lead if is_same.all() else lead - float(noise[is_same].mean()) / NOISE
         # what of each candidate's score moves with the lead; the rest stays as it is
         along = self.moves @ moves / (len(moves) - 1) / error**2
         steps = np.linspace(-_REACH, _REACH, _GRID)

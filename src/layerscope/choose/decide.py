@@ -137,7 +137,7 @@ class Decision:
 
     @property
     def kept(self) -> bool:
-        """Whether a candidate within the budget scores high enough."""
+        """True if a candidate within the budget scores high enough."""
         return bool(self.near.any())
 
     @property
@@ -183,8 +183,8 @@ class Rule:
         baselines = np.broadcast_to(np.asarray(baseline), len(candidates))
         rule = cls(candidates, scores, baselines, limits)
         if not rule.within.any():
-            known = rule.open if rule.open.any() else scores.defined
-            raise over_budget(limits.budget or 0, float(rule.cost[known].min()))
+            scored = rule.open if rule.open.any() else scores.defined
+            raise over_budget(limits.budget or 0, float(rule.cost[scored].min()))
         return rule
 
     @cached_property
@@ -250,8 +250,8 @@ class Rule:
             return within
         readouts = [candidate.readout for candidate in self.candidates]
         number = np.array([readouts.index(readout) for readout in readouts])
-        same = within & (number[:, None] == number[self._highest(values, self.compared)])
-        return np.where(same.any(axis=0), same, within)
+        matching = within & (number[:, None] == number[self._highest(values, self.compared)])
+        return np.where(matching.any(axis=0), matching, within)
 
     def _highest(self, values: np.ndarray, allowed: np.ndarray) -> np.ndarray:
         """Return the candidates (n,) with the highest scores; of equal ones the cheapest."""
@@ -281,9 +281,10 @@ ClaimMaker = Callable[[Rule, int, int], Claim]
 def claim_as_named(source: Scores) -> ClaimMaker:
     """Claim the gain as if both candidates had been named before they were scored."""
 
-    def make_claim(_rule: Rule, chosen: int, other: int) -> Claim:
-        before, after = float(source.values[other]), float(source.values[chosen])
-        return Claim(source.source, before, after, source.gain(chosen, other))
+    def make_claim(_rule: Rule, chosen: int, reference: int) -> Claim:
+        before = float(source.values[reference])
+        after = float(source.values[chosen])
+        return Claim(source.source, before, after, source.gain(chosen, reference))
 
     return make_claim
 
@@ -291,12 +292,13 @@ def claim_as_named(source: Scores) -> ClaimMaker:
 def claim_of_any(source: Scores) -> ClaimMaker:
     """Claim the gain with an interval that holds for whichever candidate was picked."""
 
-    def make_claim(rule: Rule, chosen: int, other: int) -> Claim:
+    def make_claim(rule: Rule, chosen: int, reference: int) -> Claim:
         among = unblocked(rule.candidates) & affordable(rule.candidates, rule.limits)
-        gain = source.gain_of_pick(chosen, other, among)
-        before, after = float(source.values[other]), float(source.values[chosen])
+        gain = source.gain_of_pick(chosen, reference, among)
+        before = float(source.values[reference])
+        after = float(source.values[chosen])
         # a cheaper candidate near the baseline needs no proof of a gain where the baseline is best
-        weak = "" if gain.low > 0 or rule.best == other else NOT_SHOWN
+        weak = "" if gain.low > 0 or rule.best == reference else NOT_SHOWN
         return Claim(source.source, before, after, gain, weak=weak)
 
     return make_claim
@@ -313,11 +315,11 @@ def affordable(candidates: Sequence[Candidate], limits: Limits) -> np.ndarray:
     return cost <= (np.inf if limits.budget is None else limits.budget + _ROUNDING)
 
 
-def over_budget(budget: float, least: float) -> InvalidValueError:
+def over_budget(budget: float, smallest: float) -> InvalidValueError:
     """Return the error for a budget that no candidate keeps."""
     return InvalidValueError(
         f"no candidate costs at most {budget:g} of today's computation: the cheapest costs "
-        f"{least:.2f}. Allow {least:.2f} or more."
+        f"{smallest:.2f}. Allow {smallest:.2f} or more."
     )
 
 
@@ -342,9 +344,9 @@ def weigh_by_reliability(scores: Sequence[Scores]) -> Scores:
         return scores[0]
     weighted = []
     for source in scores:
-        known = source.defined
-        noise = 0.0 if source.draws is None else source.draws[known].var(axis=1).mean()
-        spread = source.values[known].std() or 1.0
+        scored = source.defined
+        noise = 0.0 if source.draws is None else source.draws[scored].var(axis=1).mean()
+        spread = source.values[scored].std() or 1.0
         reliability = max(0.0, 1 - noise / spread**2)
         weighted.append(replace(source, weight=source.weight * reliability))
     return replace(_weighted_sum(weighted), source="+".join(source.source for source in scores))
@@ -357,9 +359,9 @@ def _weighted_sum(scores: Sequence[Scores]) -> Scores:
     values = np.zeros(len(scores[0].values))
     draws = np.zeros((len(values), count))
     for source in scores:
-        known = source.values[source.defined]
-        mean = known.mean()
-        scale = source.weight / (known.std() or 1.0)
+        scored = source.values[source.defined]
+        mean = scored.mean()
+        scale = source.weight / (scored.std() or 1.0)
         values = values + scale * (source.values - mean)
         resampled = source.values[:, None] if source.draws is None else source.draws[:, :count]
         draws = draws + scale * (resampled - mean)

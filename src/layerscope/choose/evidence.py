@@ -127,7 +127,7 @@ class ValleySigns:
     """
 
     probability: float | None
-    seen: str
+    observed: str
     as_fitted: bool = False
 
 
@@ -141,16 +141,16 @@ def read_valley(evidence: Evidence) -> ValleySigns:
     # the final norm, applied at every layer, takes a sink's norm out of the states
     is_visible = evidence.final_norm != "applied" or not evidence.has_final_norm
     if valley is not None and is_visible:
-        seen = f"prompt entropy dips by {valley.share:.0%} of its shoulder"
-        return ValleySigns(valley.probability, seen, as_fitted=True)
+        observed = f"prompt entropy dips by {valley.share:.0%} of its shoulder"
+        return ValleySigns(valley.probability, observed, as_fitted=True)
     if sink is not None:
         # the layers between: the embedding's and the last layer's norms have other causes
         largest = float(sink.value[1:-1].max(initial=1.0))
         # a sink around the limit may or may not have made a valley: odds of 1 at the limit, 9 at
         # twice, 1/9 at half of it
         odds = (largest / SINK_RATIO) ** np.log2(9)
-        seen = f"one token reaches {largest:.0f} × the median norm"
-        return ValleySigns(float(odds / (1 + odds)), seen)
+        observed = f"one token reaches {largest:.0f} × the median norm"
+        return ValleySigns(float(odds / (1 + odds)), observed)
     if valley is not None:
         return ValleySigns(
             None,
@@ -159,6 +159,6 @@ def read_valley(evidence: Evidence) -> ValleySigns:
             "metrics=prompt_entropy,sink_ratio)",
         )
     if "prompt_entropy" in evidence.curves:
-        seen = "prompt entropy was not measured at every layer, and the sink not at all"
-        return ValleySigns(None, seen)
+        observed = "prompt entropy was not measured at every layer, and the sink not at all"
+        return ValleySigns(None, observed)
     return ValleySigns(None, "neither prompt entropy nor the sink was measured at every layer")

@@ -72,8 +72,8 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
     last = evidence.n_blocks
     warnings = list(evidence.warnings)
 
-    def keep_last(why: str) -> Answer:
-        reason = f"no layer but the last can be trusted here: {why}"
+    def keep_last(problem: str) -> Answer:
+        reason = f"no layer but the last can be trusted here: {problem}"
         return Answer(last, reason, warnings=tuple(warnings), abstained=True)
 
     if evidence.untrained:  # its vectors are spread out, too, and mean nothing
@@ -89,7 +89,7 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
     valley = read_valley(evidence)
     probability = valley.probability
     if probability is None:
-        return keep_last(f"{valley.seen}, so nothing says where in the model to look.")
+        return keep_last(f"{valley.observed}, so nothing says where in the model to look.")
     if not valley.as_fitted:
         warnings.append(
             "the final norm hides the valley that the rule was fitted on; the sink's norm stands "
@@ -98,13 +98,15 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
         )
     shares = prior.shares(probability, last)
     layer = best_layer(shares)
-    seen = f"{valley.seen} (chance of a valley {probability:.0%})"
+    observed = f"{valley.observed} (chance of a valley {probability:.0%})"
     if layer == last:
-        return keep_last(f"{seen}; no layer is expected to gain.")
+        return keep_last(f"{observed}; no layer is expected to gain.")
     forecast = prior.forecast(shares, 1.0 if valley.as_fitted else UNSURE)
     risk = forecast.risk(layer)
     if risk > MOST_RISK:
-        return keep_last(f"{seen}; layer {layer} looks best but would lose in {risk:.0%} of cases.")
+        return keep_last(
+            f"{observed}; layer {layer} looks best but would lose in {risk:.0%} of cases."
+        )
     has_valley = probability >= 0.5
     if not evidence.tuning_known:
         unseen = (
@@ -113,10 +115,10 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
         )
         if not has_valley:
             # an early layer of a sentence encoder loses far more than one of a language model gains
-            return keep_last(f"{seen}, but {unseen}.")
+            return keep_last(f"{observed}, but {unseen}.")
         warnings.append(f"{unseen}. If it was, keep the last layer.")
     kind = "with a valley gain late" if has_valley else "without a valley gain early"
-    reason = f"{seen}; the published models {kind}."
+    reason = f"{observed}; the published models {kind}."
     families = prior.family_shares("valley" if has_valley else "no_valley", last)
     return Answer(layer, reason, _near(families, layer), forecast, tuple(warnings))
 
@@ -177,7 +179,8 @@ def choose_label_free(
             f"rules without labels are about the default readout: nothing is known about {readout}."
         )
     elif layer == last:
-        gain, risk = NOTHING, 0.0
+        gain = NOTHING
+        risk = 0.0
     elif forecast is not None:
         gain = Interval(float(forecast.gain[layer]), *forecast.interval(layer))
         risk = forecast.risk(layer)

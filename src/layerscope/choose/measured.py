@@ -50,7 +50,7 @@ class Measured:
     def last_of(self, candidate: int) -> int:
         """Return the last layer under the candidate's readout."""
         readout = self.candidates[candidate].readout
-        places = [i for i, other in enumerate(self.candidates) if other.readout == readout]
+        places = [i for i, sibling in enumerate(self.candidates) if sibling.readout == readout]
         return max(places, key=lambda place: self.candidates[place].layer)
 
     @property
@@ -85,11 +85,11 @@ def measure(
     moved = np.zeros((len(values), DRAWS))
     sources = []
     for number, (key, rows) in enumerate(table.groupby(TASK_COLUMNS)):
-        part = (str(key[0]), str(key[1]), str(key[2]))
-        moves, source = _resample(evaluation, part, rows, list(complete.index), seed)
+        task_part = (str(key[0]), str(key[1]), str(key[2]))
+        moves, source = _resample(evaluation, task_part, rows, list(complete.index), seed)
         # each task's items are its own, so its resamples must not follow another task's order
         order = np.random.default_rng([seed, number]).permutation(DRAWS)
-        moved += 100 / parts_of_task[part[0]] / len(tasks) * moves[:, order]
+        moved += 100 / parts_of_task[task_part[0]] / len(tasks) * moves[:, order]
         sources.append(source)
     draws: np.ndarray | None = values[:, None] + moved
     notes = []
@@ -127,7 +127,7 @@ def _spread_over_tasks(points: np.ndarray, seed: int) -> np.ndarray:
 
 def _resample(
     evaluation: Evaluation,
-    part: tuple[str, str, str],
+    task_part: tuple[str, str, str],
     rows: pd.DataFrame,
     places: list[tuple[str, int]],
     seed: int,
@@ -136,7 +136,7 @@ def _resample(
 
     Without stored items they are drawn from the intervals of the gains, each candidate by itself.
     """
-    stored = evaluation.items().get(part, {})
+    stored = evaluation.items().get(task_part, {})
     items: list[ItemScores] = [stored[place] for place in places if place in stored]
     if len(items) == len(places) and same_items(items):
         scores = np.array([[item.score()] for item in items])
@@ -148,7 +148,7 @@ def _resample(
         if np.isfinite(error).all() and error.max() > 0:
             # a layer has no error against itself, which does not say that its score has none
             error = np.where(error > 0, error, error.max())
-            rng = np.random.default_rng([seed, len("/".join(part))])
+            rng = np.random.default_rng([seed, len("/".join(task_part))])
             return (rng.standard_normal((DRAWS, len(places))) * error).T, "intervals"
     return np.zeros((len(places), DRAWS)), "unknown"
 
@@ -169,36 +169,38 @@ def choose_measured(
     """
     manifest = evaluation.manifest
     blocks = int(manifest["model"]["n_blocks"])
-    known = set(readout_names(evaluation.gains.dropna(subset=["score"])))
-    if not known:
+    measured_names = set(readout_names(evaluation.gains.dropna(subset=["score"])))
+    if not measured_names:
         raise LayerscopeError(f"the evaluation in {evaluation.path} has no scores.")
-    allowed = known if readouts is None else known & set(readouts)
+    allowed = measured_names if readouts is None else measured_names & set(readouts)
     if not allowed:
         raise LayerscopeError(
             f"the evaluation in {evaluation.path} did not measure {', '.join(readouts or [])}. "
-            f"It measured: {', '.join(sorted(known))}."
+            f"It measured: {', '.join(sorted(measured_names))}."
         )
     measured = measure(evaluation, allowed | {Readout().name}, seed)
     candidates = [_block(candidate, allowed, usable) for candidate in measured.candidates]
     open_to = unblocked(candidates)
     if not open_to.any():
-        unusable = next(one for one in candidates if one.blocked != _OTHER_READOUT)
+        unusable = next(entry for entry in candidates if entry.blocked != _OTHER_READOUT)
         raise LayerscopeError(
             f"no readout of the evaluation in {evaluation.path} can be used: "
             f"{unusable.readout}: {unusable.blocked}."
         )
-    scores, default = measured.scores, measured.default
+    scores = measured.scores
+    default = measured.default
     lasts = [measured.last_of(i) for i in range(len(candidates))]
     stays = lasts
     if default is not None and open_to[default]:
         stays = [default] * len(candidates)
-    others = lasts if default is None else [*lasts, default]
-    split = SplitScores.of(scores, open_to, stays, others, seed)
+    references = lasts if default is None else [*lasts, default]
+    split = SplitScores.of(scores, open_to, stays, references, seed)
     limits = block_limits(max_blocks, tolerance, blocks)
     if max_blocks is None:
         limits = replace(limits, lead=split.lead)
     decision = decide(candidates, [scores], stays, limits, split.claim, split.noise)
-    chosen, last = decision.chosen, lasts[decision.chosen]
+    chosen = decision.chosen
+    last = lasts[decision.chosen]
     reference = last if default is None else default
     claim = split.claim(decision.rule, chosen, reference)
     candidate = candidates[chosen]
@@ -271,7 +273,7 @@ def bound_warning(decision: Decision) -> list[str]:
 
 def _passed_over(candidates: list[Candidate], scores: Scores, chosen: int) -> tuple[str, ...]:
     """Return the best candidate that cannot be used, in words, if it scored above the choice."""
-    unusable = np.array([one.blocked not in ("", _OTHER_READOUT) for one in candidates])
+    unusable = np.array([entry.blocked not in ("", _OTHER_READOUT) for entry in candidates])
     best = scores.best(unusable)
     if not unusable.any() or scores.values[best] <= scores.values[chosen]:
         return ()

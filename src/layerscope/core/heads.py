@@ -78,8 +78,10 @@ def make_target(*teachers: np.ndarray, width: int = WIDTH) -> np.ndarray:
     Inner products then are the mean of the teachers' similarities. Only the `width` main directions
     are kept.
     """
-    parts = [unit(rows.astype(np.float64) - rows.mean(0, dtype=np.float64)) for rows in teachers]
-    joined = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
+    normalized = [
+        unit(rows.astype(np.float64) - rows.mean(0, dtype=np.float64)) for rows in teachers
+    ]
+    joined = np.concatenate(normalized, axis=1) / np.sqrt(len(normalized))
     joined = joined - joined.mean(0)
     if joined.shape[1] <= width:
         return joined
@@ -159,26 +161,39 @@ class Ridge:
         zero.
         """
         count = len(self.target)
-        target, rest, turned, free = self.target, self.residual, self.turned, self.free
-        y, z, r = (target**2).sum(1), (target * rest).sum(1), (rest**2).sum(1)
+        target = self.target
+        residual = self.residual
+        turned = self.turned
+        free = self.free
+        y = (target**2).sum(1)
+        z = (target * residual).sum(1)
+        r = (residual**2).sum(1)
         share = 1 / max(count - 2, 1)
         cosines = np.empty((count, count), dtype=np.float32)
         for start in range(0, count, block):  # i runs over some rows, j over all columns
             i = slice(start, start + block)
             hat = (turned[i] * self.shrink) @ turned.T + 1 / count
-            a, b = free[i, None], free[None, :]
-            y_i, z_i, r_i = y[i, None], z[i, None], r[i, None]
+            a = free[i, None]
+            b = free[None, :]
+            y_i = y[i, None]
+            z_i = z[i, None]
+            r_i = r[i, None]
             det = np.maximum(a * b - hat**2, 1e-12 * a * b)
-            yy, yr = target[i] @ target.T, target[i] @ rest.T
-            ry, rr = rest[i] @ target.T, rest[i] @ rest.T
+            yy = target[i] @ target.T
+            yr = target[i] @ residual.T
+            ry = residual[i] @ target.T
+            rr = residual[i] @ residual.T
             # products of targets y and errors e, of i first; y_i e_i and y_j e_j
-            ye, ey = (a * yr + hat * z_i) / det, (b * ry + hat * z) / det
-            ye_i, ye_j = (b * z_i + hat * yr) / det, (a * z + hat * ry) / det
+            ye = (a * yr + hat * z_i) / det
+            ey = (b * ry + hat * z) / det
+            ye_i = (b * z_i + hat * yr) / det
+            ye_j = (a * z + hat * ry) / det
             ee = (hat * (b * r_i + a * r) + (a * b + hat**2) * rr) / det**2
             ee_i = (b**2 * r_i + 2 * b * hat * rr + hat**2 * r) / det**2
             ee_j = (a**2 * r + 2 * a * hat * rr + hat**2 * r_i) / det**2
             # and of the mean of the others' targets, less its sign, s = share (y of i + y of j)
-            s_i, s_j = share * (y_i + yy - ye_i - ey), share * (yy + y - ye - ye_j)
+            s_i = share * (y_i + yy - ye_i - ey)
+            s_j = share * (yy + y - ye - ye_j)
             ss = share**2 * (y_i + 2 * yy + y)
             product = yy - ye - ey + ee + s_i + s_j + ss
             square_i = ee_i + y_i - 2 * ye_i + 2 * s_i + ss

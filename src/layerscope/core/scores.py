@@ -41,15 +41,15 @@ class Scores:
         """A mask of the candidates that have a score."""
         return np.isfinite(self.values)
 
-    def where(self, known: np.ndarray) -> Scores:
+    def where(self, defined: np.ndarray) -> Scores:
         """Return a copy in which all other candidates are undefined."""
-        draws = None if self.draws is None else np.where(known[:, None], self.draws, np.nan)
-        return replace(self, values=np.where(known, self.values, np.nan), draws=draws)
+        draws = None if self.draws is None else np.where(defined[:, None], self.draws, np.nan)
+        return replace(self, values=np.where(defined, self.values, np.nan), draws=draws)
 
     def best(self, allowed: np.ndarray | None = None) -> int:
         """Return the candidate with the highest score; of equal ones the first."""
-        known = self.defined if allowed is None else self.defined & allowed
-        return int(np.where(known, self.values, -np.inf).argmax())
+        defined = self.defined if allowed is None else self.defined & allowed
+        return int(np.where(defined, self.values, -np.inf).argmax())
 
     def interval(self) -> tuple[np.ndarray, np.ndarray]:
         """Return lower and upper 95 % bounds of every score; NaN where they are not known."""
@@ -60,28 +60,28 @@ class Scores:
         low, high = self._bounds(None if self.draws is None else self.draws - self.draws[reference])
         return self.values - self.values[reference], low, high
 
-    def gain(self, candidate: int, other: int) -> Interval:
+    def gain(self, candidate: int, reference: int) -> Interval:
         """Return one score minus another, where neither was picked by its score."""
-        if candidate == other:
+        if candidate == reference:
             return Interval(0.0, 0.0, 0.0)
-        value = float(self.values[candidate] - self.values[other])
+        value = float(self.values[candidate] - self.values[reference])
         if self.draws is None:
             return Interval(value, value, value)
-        low, high = np.nanquantile(self.draws[candidate] - self.draws[other], [0.025, 0.975])
+        low, high = np.nanquantile(self.draws[candidate] - self.draws[reference], [0.025, 0.975])
         return Interval(value, float(low), float(high))
 
-    def gain_of_pick(self, candidate: int, other: int, among: np.ndarray) -> Interval:
+    def gain_of_pick(self, candidate: int, reference: int, among: np.ndarray) -> Interval:
         """Return one score minus another, where the candidate was picked among some by any rule.
 
         The interval is made for all their gains at once: it holds for whichever was picked.
         """
-        plain = self.gain(candidate, other)
-        if self.draws is None or candidate == other:
+        plain = self.gain(candidate, reference)
+        if self.draws is None or candidate == reference:
             return plain
-        moves = self.draws[among & self.defined] - self.draws[other]
+        moves = self.draws[among & self.defined] - self.draws[reference]
         moves = np.nan_to_num(moves - moves.mean(axis=1, keepdims=True))
         limit = _limit(np.abs(moves), moves.std(axis=1, ddof=1))
-        half = limit * float((self.draws[candidate] - self.draws[other]).std(ddof=1))
+        half = limit * float((self.draws[candidate] - self.draws[reference]).std(ddof=1))
         return Interval(plain.value, plain.value - half, plain.value + half)
 
     def tied(self, allowed: np.ndarray | None = None) -> np.ndarray:
@@ -92,32 +92,32 @@ class Scores:
         95 % of the draws, so that all comparisons hold at once. A candidate that trails the best by
         no more standard errors is tied with it. Without draws only the best itself is.
         """
-        known = self.defined if allowed is None else self.defined & allowed
+        defined = self.defined if allowed is None else self.defined & allowed
         tied = np.zeros(len(self.values), dtype=bool)
-        if known.any():
+        if defined.any():
             best = self.best(allowed)
             tied[best] = True
             if self.draws is not None:
-                lead = self.values[best] - self.values[known]
-                tied[known] = lead <= self.slack(best, known)[known]
+                lead = self.values[best] - self.values[defined]
+                tied[defined] = lead <= self.slack(best, defined)[defined]
         return tied
 
-    def slack(self, best: int, known: np.ndarray) -> np.ndarray:
+    def slack(self, best: int, defined: np.ndarray) -> np.ndarray:
         """Return how far each known candidate may trail the best and still be tied with it."""
         slack = np.zeros(len(self.values))
         if self.draws is not None:
-            lead = self.values[best] - self.values[known]
-            moves = np.nan_to_num(self.draws[best] - self.draws[known] - lead[:, None])
+            lead = self.values[best] - self.values[defined]
+            moves = np.nan_to_num(self.draws[best] - self.draws[defined] - lead[:, None])
             error = moves.std(axis=1, ddof=1)
-            slack[known] = _limit(moves, error) * error + _ROUNDING
+            slack[defined] = _limit(moves, error) * error + _ROUNDING
         return slack
 
     def _bounds(self, draws: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         low, high = np.full((2, len(self.values)), np.nan)
         if draws is not None:
-            known = self.defined & np.isfinite(draws).any(axis=1)
-            if known.any():
-                low[known], high[known] = np.nanquantile(draws[known], [0.025, 0.975], axis=1)
+            defined = self.defined & np.isfinite(draws).any(axis=1)
+            if defined.any():
+                low[defined], high[defined] = np.nanquantile(draws[defined], [0.025, 0.975], axis=1)
         return low, high
 
 

@@ -68,7 +68,7 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Whether both bounds are known."""
+        """True if both bounds are known."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
@@ -79,7 +79,8 @@ class Interval:
 
     def scaled(self, factor: float) -> Interval:
         """Return the interval in another unit, such as points (× 100)."""
-        low, high = factor * self.low, factor * self.high
+        low = factor * self.low
+        high = factor * self.high
         return Interval(factor * self.value, min(low, high), max(low, high), self.n)
 
     def format(self, digits: int = 2, signed: bool = True) -> str:
@@ -126,12 +127,13 @@ def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
     if weights is not None:
         rows = np.atleast_2d(np.asarray(x, np.float64))
         return _weighted_spearman(rows, np.asarray(y, np.float64), weights)
-    first, second = mean_ranks(x), mean_ranks(y)
-    first = first - first.mean(-1, keepdims=True)
-    second = second - second.mean(-1, keepdims=True)
-    size = np.sqrt((first * first).sum(-1) * (second * second).sum(-1))
+    x_ranks = mean_ranks(x)
+    y_ranks = mean_ranks(y)
+    x_ranks = x_ranks - x_ranks.mean(-1, keepdims=True)
+    y_ranks = y_ranks - y_ranks.mean(-1, keepdims=True)
+    size = np.sqrt((x_ranks * x_ranks).sum(-1) * (y_ranks * y_ranks).sum(-1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(size > 0, (first * second).sum(-1) / size, math.nan))
+        return np.asarray(np.where(size > 0, (x_ranks * y_ranks).sum(-1) / size, math.nan))
 
 
 def _weighted_spearman(rows: Array, goal: Array, weights: Array) -> Array:
@@ -210,11 +212,13 @@ def average_precision(scores: Array, relevant: Array, weights: Array | None = No
         if np.isfinite(row).all() and len(row):
             order, starts = _groups_of(-row)
             hits = _group_sums(relevant_counts, order, starts)
-            seen = _running_totals(_group_sums(counts, order, starts))
-            found = _running_totals(hits)
-            precision = np.divide(found, seen, out=np.zeros_like(found), where=seen > 0)
+            count_totals = _running_totals(_group_sums(counts, order, starts))
+            hit_totals = _running_totals(hits)
+            precision = np.divide(
+                hit_totals, count_totals, out=np.zeros_like(hit_totals), where=count_totals > 0
+            )
             with np.errstate(invalid="ignore"):
-                areas[i] = np.einsum("nb,nb->b", precision, hits) / found[-1]
+                areas[i] = np.einsum("nb,nb->b", precision, hits) / hit_totals[-1]
     return np.asarray(areas[0, 0]) if weights is None else areas
 
 

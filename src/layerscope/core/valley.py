@@ -44,7 +44,7 @@ class Valley:
 
     @property
     def clear(self) -> bool:
-        """Whether the dip is deep enough, and deeper than noise makes it, as far as that is
+        """True if the dip is deep enough, and deeper than noise makes it, as far as that is
         known."""
         return self.share >= LEAST_SHARE and self.share > self.noise and self.probability >= 0.5
 
@@ -71,7 +71,8 @@ def find_valley(
         return None
     shoulder, depth = _dips(values)
     place = 1 + int(np.argmax(depth[1:-1]))
-    before, after = int(np.argmax(values[: place + 1])), place + int(np.argmax(values[place:]))
+    before = int(np.argmax(values[: place + 1]))
+    after = place + int(np.argmax(values[place:]))
     lower = before if values[before] <= values[after] else after
     error: float | None = None
     deviations: Array | None = None
@@ -100,9 +101,9 @@ def find_valley(
 def _dips(curves: Array) -> tuple[Array, Array]:
     """Return the lower of the two shoulders at every point of curves along the last axis, and the
     distance of the point below it."""
-    left = np.maximum.accumulate(curves, axis=-1)
-    right = np.maximum.accumulate(curves[..., ::-1], axis=-1)[..., ::-1]
-    shoulder = np.minimum(left, right)
+    highest_before = np.maximum.accumulate(curves, axis=-1)
+    highest_after = np.maximum.accumulate(curves[..., ::-1], axis=-1)[..., ::-1]
+    shoulder = np.minimum(highest_before, highest_after)
     return shoulder, shoulder - curves
 
 

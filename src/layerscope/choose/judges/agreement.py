@@ -31,10 +31,10 @@ def similarities(vectors: np.ndarray | Tensor) -> Tensor:
 def cosines(rows: Tensor, columns: Tensor) -> Tensor:
     """Return cosines (n, m) of vectors (n, D) and (m, D), on a GPU where there is one."""
     device = "cuda" if torch.cuda.is_available() else rows.device
-    first, second = (
+    unit_rows, unit_columns = (
         torch.nn.functional.normalize(side.float(), dim=-1).to(device) for side in (rows, columns)
     )
-    return first @ second.T
+    return unit_rows @ unit_columns.T
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Neighborhoods:
     def of(cls, similarity: Tensor, neighbors: int = NEIGHBORS, near: int = NEAR) -> Neighborhoods:
         """Return the neighbors by similarities; of few texts at most half are near."""
         half = (similarity.shape[-1] - 1) // 2
-        count, wide = max(1, min(neighbors, half)), max(2, min(near, half))
+        count = max(1, min(neighbors, half))
+        wide = max(2, min(near, half))
         nearest = similarity.topk(max(count, wide), dim=-1).indices
         member = torch.zeros_like(similarity, dtype=torch.bool)
         member.scatter_(1, nearest[:, :count], True)

@@ -38,12 +38,12 @@ def units(text: str) -> tuple[list[str], str]:
 
 def drop_words(text: str, rng: np.random.Generator, share: float = DROP) -> str:
     """Return the text without a share of its words; at least one goes and one stays."""
-    parts, joint = units(text)
-    if len(parts) < 2:
+    pieces, joint = units(text)
+    if len(pieces) < 2:
         return text
-    count = min(len(parts) - 1, max(1, round(share * len(parts))))
-    dropped = set(rng.choice(len(parts), count, replace=False).tolist())
-    return joint.join(part for i, part in enumerate(parts) if i not in dropped)
+    count = min(len(pieces) - 1, max(1, round(share * len(pieces))))
+    dropped = set(rng.choice(len(pieces), count, replace=False).tolist())
+    return joint.join(piece for i, piece in enumerate(pieces) if i not in dropped)
 
 
 def halves(text: str) -> tuple[str, str]:
@@ -54,9 +54,9 @@ def halves(text: str) -> tuple[str, str]:
     >>> halves("CCOC")
     ('CC', 'OC')
     """
-    parts, joint = units(text)
-    middle = (len(parts) + 1) // 2
-    return joint.join(parts[:middle]), joint.join(parts[middle:])
+    pieces, joint = units(text)
+    middle = (len(pieces) + 1) // 2
+    return joint.join(pieces[:middle]), joint.join(pieces[middle:])
 
 
 def make_views(texts: Sequence[str], seed: int = 0) -> dict[str, list[str]]:
@@ -65,8 +65,8 @@ def make_views(texts: Sequence[str], seed: int = 0) -> dict[str, list[str]]:
     split = [halves(text) for text in texts]
     return {
         DROPPED: [drop_words(text, rng) for text in texts],
-        FIRST: [first for first, _ in split],
-        SECOND: [second for _, second in split],
+        FIRST: [first_half for first_half, _ in split],
+        SECOND: [second_half for _, second_half in split],
     }
 
 
@@ -84,10 +84,12 @@ def _answers(*views: np.ndarray | Tensor) -> np.ndarray:
 
     They follow from its vectors of the texts, of most of each text, and of its halves.
     """
-    whole, dropped, first, second = (torch.as_tensor(rows) for rows in views)
-    if not all(bool(torch.isfinite(rows).all()) for rows in (whole, dropped, first, second)):
+    whole, dropped, first_half, second_half = (torch.as_tensor(rows) for rows in views)
+    if not all(
+        bool(torch.isfinite(rows).all()) for rows in (whole, dropped, first_half, second_half)
+    ):
         return np.full((3, len(whole)), np.nan)
-    across = cosines(first, second)
+    across = cosines(first_half, second_half)
     logits = across / TEMPERATURE
     loss = (torch.logsumexp(logits, 0) + torch.logsumexp(logits, 1)) / 2 - logits.diagonal()
     answers = (
@@ -113,17 +115,17 @@ def added_ranks(items: np.ndarray, seed: int = 0) -> Scores:
     count = items.shape[-1]
     weights = np.concatenate([np.full((1, count), 1 / count), text_weights(count, seed)])
     means = items.astype(np.float64) @ weights.T  # (3, candidates, draws)
-    known = max(int(np.isfinite(means[0, :, 0]).sum()), 2)
+    is_defined = max(int(np.isfinite(means[0, :, 0]).sum()), 2)
     places = [pd.DataFrame(question).rank(method="first").to_numpy() for question in means]
-    ranks = (np.mean(places, axis=0) - 1) / (known - 1)
+    ranks = (np.mean(places, axis=0) - 1) / (is_defined - 1)
     return Scores(ranks[:, 0], ranks[:, 1:], "self-consistency")
 
 
 def best_candidates(values: np.ndarray) -> list[int]:
     """Return the best share of the candidates, at least five."""
-    known = np.isfinite(values)
-    count = min(int(known.sum()), max(LEAST_BEST, round(BEST * known.sum())))
-    order = np.argsort(-np.where(known, values, -np.inf), kind="stable")
+    is_defined = np.isfinite(values)
+    count = min(int(is_defined.sum()), max(LEAST_BEST, round(BEST * is_defined.sum())))
+    order = np.argsort(-np.where(is_defined, values, -np.inf), kind="stable")
     return [int(place) for place in order[:count]]
 
 

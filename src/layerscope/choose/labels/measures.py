@@ -96,28 +96,28 @@ class Classes(LabelMeasure):
         """
         rows = vectors[:, self.rows]
         targets = self.targets
-        known = np.isfinite(rows).all((1, 2))
+        is_defined = np.isfinite(rows).all((1, 2))
         judged = np.full((len(vectors), len(targets)), np.nan)
         accuracy = judged.copy()
         rounds = np.repeat(judged[None], len(self.tested), 0)
-        if not known.any():
+        if not is_defined.any():
             return Contributions(judged, rounds, accuracy)
-        gram = grams(rows[known])
+        gram = grams(rows[is_defined])
         probe = Probe(gram, self.goal, self.weights)
         neighbors = Neighbors(gram.numpy(), targets)
         predicted = probe.left_out(self.splits)
         everything = np.ones(len(targets), dtype=bool)
-        accuracy[known] = (predicted.argmax(-1) == targets).mean(0)
-        judged[known] = _combine(
+        accuracy[is_defined] = (predicted.argmax(-1) == targets).mean(0)
+        judged[is_defined] = _combine(
             separation(predicted, targets), neighbors.separation(everything, everything)
         )
         for i, test in enumerate(self.tested):
             splits = stratified_folds(targets[~test], FOLDS, 1, self.seed + i)
             inner, outer = probe.without(test, splits)
-            rounds[i][np.ix_(known, ~test)] = _combine(
+            rounds[i][np.ix_(is_defined, ~test)] = _combine(
                 separation(inner, targets[~test]), neighbors.separation(~test, ~test)
             )
-            rounds[i][np.ix_(known, test)] = _combine(
+            rounds[i][np.ix_(is_defined, test)] = _combine(
                 separation(outer[None], targets[test]), neighbors.separation(test, everything)
             )
         return Contributions(judged, rounds, accuracy)
@@ -154,9 +154,12 @@ class Pairs(LabelMeasure):
 
     def items(self, vectors: np.ndarray) -> Contributions:
         """Return the cosine of every pair."""
-        first, second = vectors[:, self.first], vectors[:, self.second]
-        product = np.einsum("lnd,lnd->ln", first, second, dtype=np.float64)
-        sizes = [np.linalg.norm(side.astype(np.float64), axis=-1) for side in (first, second)]
+        first_side = vectors[:, self.first]
+        second_side = vectors[:, self.second]
+        product = np.einsum("lnd,lnd->ln", first_side, second_side, dtype=np.float64)
+        sizes = [
+            np.linalg.norm(side.astype(np.float64), axis=-1) for side in (first_side, second_side)
+        ]
         return Contributions(product / np.maximum(sizes[0] * sizes[1], 1e-30))
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:

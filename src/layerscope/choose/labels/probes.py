@@ -107,17 +107,18 @@ class Probe:
         `splits` are. The second are of the examples left out (layers, test, k).
         """
         tested = torch.from_numpy(np.flatnonzero(test))
-        rest = torch.from_numpy(np.flatnonzero(~test))
-        smaller, predicted = [], []
+        remaining = torch.from_numpy(np.flatnonzero(~test))
+        smaller = []
+        predicted = []
         for inverse in self._inverses:
-            across = inverse[:, rest][:, :, tested]
+            across = inverse[:, remaining][:, :, tested]
             corner = inverse[:, tested][:, :, tested]
             solved = torch.linalg.solve(corner, across.transpose(1, 2))
-            smaller.append(inverse[:, rest][:, :, rest] - across @ solved)
+            smaller.append(inverse[:, remaining][:, :, remaining] - across @ solved)
             residual = torch.linalg.solve(corner, (inverse @ self.goal)[:, tested])
             predicted.append(self.goal[tested] - residual)
-        goal = self.goal[rest]
-        best = _best_penalties(smaller, goal, self.shares[rest])
+        goal = self.goal[remaining]
+        best = _best_penalties(smaller, goal, self.shares[remaining])
         inner = _cross_validate(_take(smaller, best), goal, splits)
         return inner.numpy(), _take(predicted, best).numpy()
 
@@ -164,9 +165,9 @@ def separation(predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
     total = np.zeros(predicted.shape[1:3])
     for repetition in predicted:
         # [l, m, n]: how much example m has of n's class; and how much n has of it
-        others = repetition[..., targets]
-        own = repetition[:, None, examples, targets]
-        ahead = ((others < own) + 0.5 * (others == own)) * different
+        other_classes = repetition[..., targets]
+        own_class = repetition[:, None, examples, targets]
+        ahead = ((other_classes < own_class) + 0.5 * (other_classes == own_class)) * different
         total += (ahead.sum(-2) + 0.5 * (count == 0)) / np.maximum(count, 1)
     return total / len(predicted)
 
@@ -189,15 +190,17 @@ class Neighbors:
         takes the others' mean, and so decides nothing.
         """
         order = self._order[:, anchors]
-        own = np.flatnonzero(anchors)[:, None]
+        own_class = np.flatnonzero(anchors)[:, None]
         is_counted = among[order]
-        is_alike = self.targets[order] == self.targets[own]
-        same = is_alike & is_counted & (order != own)
-        other = ~is_alike & is_counted
-        pairs = same.sum(-1) * other.sum(-1)
+        is_alike = self.targets[order] == self.targets[own_class]
+        same_class = is_alike & is_counted & (order != own_class)
+        other_class = ~is_alike & is_counted
+        pairs = same_class.sum(-1) * other_class.sum(-1)
         with np.errstate(invalid="ignore"):
-            share = np.where(pairs > 0, (np.cumsum(other, axis=-1) * same).sum(-1) / pairs, np.nan)
-        known = np.isfinite(share[0])
-        if not known.any():
+            share = np.where(
+                pairs > 0, (np.cumsum(other_class, axis=-1) * same_class).sum(-1) / pairs, np.nan
+            )
+        is_defined = np.isfinite(share[0])
+        if not is_defined.any():
             return np.full_like(share, 0.5)
-        return np.where(known, share, share[:, known].mean(-1, keepdims=True))
+        return np.where(is_defined, share, share[:, is_defined].mean(-1, keepdims=True))

@@ -91,12 +91,12 @@ class LabelEvidence:
 
     def values_without_tested(self) -> np.ndarray:
         """Return smoothed scores (candidates, rounds) by the examples that a round does not test."""
-        rest = (~self.measure.tested).astype(np.float64)
+        untested = (~self.measure.tested).astype(np.float64)
         if self.rounds is None:
-            return self._smooth(self._score(self.judged, rest))
+            return self._smooth(self._score(self.judged, untested))
         values = [
             self._score(np.where(weights > 0, judged, 0.0), weights[None])
-            for judged, weights in zip(self.rounds, rest, strict=True)
+            for judged, weights in zip(self.rounds, untested, strict=True)
         ]
         return self._smooth(np.concatenate(values, axis=1))
 
@@ -129,10 +129,10 @@ def gather(
     computed: dict[Readout, Contributions] = {}
     contributions = {}
     for readout in readouts:
-        same = stands_for(readout, labeled, unit)
-        if same not in computed:
-            computed[same] = measure.items(vectors(same))
-        contributions[readout] = computed[same]
+        equivalent = stands_for(readout, labeled, unit)
+        if equivalent not in computed:
+            computed[equivalent] = measure.items(vectors(equivalent))
+        contributions[readout] = computed[equivalent]
         advance(1)
     return assemble(labeled, measure, contributions, layers)
 
@@ -165,15 +165,19 @@ def assemble(
     layers: Sequence[int],
 ) -> LabelEvidence:
     """Put the contributions under several readouts together, in the readouts' order."""
-    parts = list(contributions.values())
-    rounds = [part.rounds for part in parts if part.rounds is not None]
-    accuracy = [part.accuracy.mean(axis=1) for part in parts if part.accuracy is not None]
+    ordered = list(contributions.values())
+    rounds = [contribution.rounds for contribution in ordered if contribution.rounds is not None]
+    accuracy = [
+        contribution.accuracy.mean(axis=1)
+        for contribution in ordered
+        if contribution.accuracy is not None
+    ]
     return LabelEvidence(
         tuple(contributions),
         tuple(layers),
         measure,
         labeled.groups,
-        np.concatenate([part.judged for part in parts]),
+        np.concatenate([contribution.judged for contribution in ordered]),
         np.concatenate(rounds, axis=1) if rounds else None,
         np.concatenate(accuracy) if accuracy else None,
     )
@@ -188,11 +192,11 @@ def smooth_layers(scores: np.ndarray, width: float) -> np.ndarray:
         return scores
     layer = np.arange(scores.shape[1])
     kernel = np.exp(-0.5 * ((layer[:, None] - layer[None, :]) / width) ** 2)
-    known = np.isfinite(scores)
-    total = np.einsum("kl,rlb->rkb", kernel, np.where(known, scores, 0.0))
-    weight = np.einsum("kl,rlb->rkb", kernel, known.astype(np.float64))
+    is_defined = np.isfinite(scores)
+    total = np.einsum("kl,rlb->rkb", kernel, np.where(is_defined, scores, 0.0))
+    weight = np.einsum("kl,rlb->rkb", kernel, is_defined.astype(np.float64))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(known, total / weight, np.nan)
+        return np.where(is_defined, total / weight, np.nan)
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,8 @@ def decide_by_labels(
     candidates = []
     for readout in evidence.readouts:
         candidates += layers_of(readout, evidence.layers, costs)
-    smoothed, baseline = evidence.smooth(scores), evidence.baseline
+    smoothed = evidence.smooth(scores)
+    baseline = evidence.baseline
     limits = Limits(budget, tolerance=tolerance, stay=True)
     rule = Rule.of(candidates, smoothed, baseline, limits)
     gains = gains_in_rounds(evidence, rule.choose)
@@ -258,26 +263,28 @@ def decide_by_labels(
     assert draws is not None
     nothing = Interval(0.0, 0.0, 0.0)
 
-    def interval(value: float, candidate: int, other: int) -> Interval:
+    def interval(value: float, candidate: int, reference: int) -> Interval:
         """Return a gain with the interval of the difference of two candidates."""
-        if candidate == other:
+        if candidate == reference:
             return nothing
-        moves = _centered(draws[candidate] - draws[other])
+        moves = _centered(draws[candidate] - draws[reference])
         low, high = np.nanquantile(value + moves, [0.025, 0.975])
         return Interval(value, float(low), float(high))
 
-    def make_claim(_rule: Rule, candidate: int, other: int) -> Claim:
-        before, after = float(scores.values[other]), float(scores.values[candidate])
-        if candidate == other:
+    def make_claim(_rule: Rule, candidate: int, reference: int) -> Claim:
+        before = float(scores.values[reference])
+        after = float(scores.values[candidate])
+        if candidate == reference:
             return Claim(scores.source, before, after, nothing, 0.0)
-        risk = _share_below(gain + _centered(draws[candidate] - draws[other]))
+        risk = _share_below(gain + _centered(draws[candidate] - draws[reference]))
         weak = LOSES if risk >= RISK or gain <= 0 else ""
         if _share_below(_mean(gains.over_chance) + _centered(draws[candidate])) > CHANCE:
             weak = GUESSES
-        return Claim(scores.source, before, after, interval(gain, candidate, other), risk, weak)
+        return Claim(scores.source, before, after, interval(gain, candidate, reference), risk, weak)
 
     decision = decide(candidates, [smoothed], baseline, limits, make_claim)
-    chosen, last = decision.chosen, evidence.last_of(decision.chosen)
+    chosen = decision.chosen
+    last = evidence.last_of(decision.chosen)
     whole = decision.claim.gain.value
     by_layer = _mean(gains.over_last)
     if last == baseline:  # all of the gain is the layer's under the default readout
@@ -295,8 +302,8 @@ def _centered(draws: np.ndarray) -> np.ndarray:
 
 def _share_below(draws: np.ndarray) -> float:
     """Return the share of draws below zero; half of those at zero."""
-    known = draws[np.isfinite(draws)]
-    return float(((known < 0) + 0.5 * (known == 0)).mean())
+    finite = draws[np.isfinite(draws)]
+    return float(((finite < 0) + 0.5 * (finite == 0)).mean())
 
 
 def _mean(values: np.ndarray) -> float:

@@ -49,7 +49,8 @@ def choose_by_labels(
     source = open_source(model, max_length)
     loaded = source.model
     limits = block_limits(max_blocks, tolerance, loaded.n_blocks)
-    compared, grid = source.layers(layers), source.readouts(readouts)
+    compared = source.layers(layers)
+    grid = source.readouts(readouts)
     vector_store = VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size)
     sites = [site for site in expand_sites(None, loaded.anatomy) if site.layer in compared]
     texts = labeled.texts
@@ -119,7 +120,8 @@ def _cut_warnings(
 
 def _reason(evidence: LabelEvidence, decision: Decision) -> str:
     """Return why this candidate was chosen, in words."""
-    count, examples = int(evidence.defined.sum()), evidence.judged.shape[1]
+    count = int(evidence.defined.sum())
+    examples = evidence.judged.shape[1]
     compared = f"{count} layers and readouts on {examples} examples"
     if decision.weak:
         picked = decision.rule.candidates[decision.picked]
@@ -130,8 +132,8 @@ def _reason(evidence: LabelEvidence, decision: Decision) -> str:
         )
     if decision.chosen == decision.baseline:
         return f"Of {compared}, the last layer under the default readout is best."
-    others = int(decision.tied.sum()) - 1
-    ties = f" {others} others cannot be told from the best." if others else ""
+    tied_others = int(decision.tied.sum()) - 1
+    ties = f" {tied_others} others cannot be told from the best." if tied_others else ""
     return (
         f"Best of {compared}; the gain is measured on examples that had no part in the choice."
         f"{ties}"
@@ -140,7 +142,8 @@ def _reason(evidence: LabelEvidence, decision: Decision) -> str:
 
 def _table(evidence: LabelEvidence, scores: Scores, decision: Decision) -> pd.DataFrame:
     """Return one row per readout and layer, the best first, in points."""
-    baseline, draws = decision.baseline, scores.draws
+    baseline = decision.baseline
+    draws = scores.draws
     assert draws is not None
     candidates = decision.rule.candidates
     table = pd.DataFrame(

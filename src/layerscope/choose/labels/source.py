@@ -38,9 +38,9 @@ def encode_texts(
     requests = make_requests(readouts, sites, max_length)
     missing = find_missing(model, store, requests, texts)
     total = len(texts) * len(missing)
-    bar.begin(f"{model.name}|texts", total, total - sum(len(part.texts) for part in missing))
+    bar.begin(f"{model.name}|texts", total, total - sum(len(lacking.texts) for lacking in missing))
     encode(model, missing, advance=bar.advance)
-    return {part.request.template.name: part.space for part in missing}
+    return {lacking.request.template.name: lacking.space for lacking in missing}
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class LabelSource:
 
     def readouts(self, names: str | Sequence[str] | None) -> list[Readout]:
         """Return the readouts to compare, the default one always among them; None: all."""
-        has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
+        has_cls = self.model.has_class_token
+        has_norm = self.model.anatomy.final_norm is not None
         if names is None:
             readouts = all_readouts(has_cls=has_cls, has_norm=has_norm)
         else:
