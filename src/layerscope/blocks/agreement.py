@@ -31,7 +31,7 @@ class TextSet:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def whole_products(self, count: int) -> TextSet:
+    def first(self, count: int) -> TextSet:
         """Return some of the texts; half of them queries, if there are as many."""
         queries = min(self.queries, count // 2)
         documents = self.texts[self.queries : self.queries + count - queries]
