@@ -15,7 +15,7 @@ from layerscope.maps import read_map
 from layerscope.report.charts import COLORS
 
 SOURCE = Path(__file__).parent / "gallery" / "questions"
-LAYERS = {"today": (0, 15, 30), "better": (4, 8, 16)}
+LAYERS = {"today": (0, 15, 30), "better": (5, 10, 28)}
 COLUMN = "asks for"
 
 
@@ -29,11 +29,10 @@ def draw(into: Path) -> None:
     figure = Figure(figsize=(9.6, 6.6), dpi=150, layout="constrained")
     axes = figure.subplots(len(LAYERS), 3)
     for row, reading in zip(axes, given.readings, strict=True):
-        layout = reading.layout
         for axis, layer in zip(row, LAYERS[reading.name], strict=True):
-            at = layout.layers.index(layer)
+            at = reading.layers.index(layer)
             for name, color in zip(names, COLORS, strict=False):
-                some = layout.points[at][np.array([value == name for value in values])]
+                some = reading.points[at][np.array([value == name for value in values])]
                 axis.scatter(
                     some[:, 0], some[:, 1], s=13, color=color, linewidths=0, alpha=0.85, label=name
                 )
@@ -45,7 +44,7 @@ def draw(into: Path) -> None:
                 else ", chosen"
             )
             axis.set_title(
-                f"{reading.name}: layer {layer}{used} (trust {layout.trust[at]:.2f})", fontsize=8
+                f"{reading.name}: layer {layer}{used} (trust {reading.trust[at]:.2f})", fontsize=8
             )
             axis.set_xticks([])
             axis.set_yticks([])

@@ -17,7 +17,7 @@ import layerscope
 from layerscope.blocks.terminal import print_faster
 from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.improving.terminal import print_improved
-from layerscope.report.sources import Block
+from layerscope.report.section import Section
 from layerscope.terminal import Console
 
 ENCODER = "minilm-l6"
@@ -73,7 +73,7 @@ def demo(out: Path, sample: int = SAMPLE, profiled: int = PROFILED) -> list[Path
         max_length=LENGTH,
     )  # fmt: skip
     console.print(f"{run.name}: the curves are in the report.")
-    check = Block("proof", f"{MODEL} by labels that it did not see", MODEL, [proof])
+    check = Section("proof", f"{MODEL} by labels that it did not see", MODEL, [proof])
     report = layerscope.write_report([better, faster, check, run], out / "report.html")
     return [out / "faster", report]
 

@@ -22,19 +22,16 @@ columns.PROFILE = (*columns.PROFILE, left_out)
 
 import pandas as pd
 import layerscope
-from layerscope.report import contents, page
 from tests.tiny import tiny_model
 
 here = Path(sys.argv[1])
 texts = ["A cat sat on the mat.", "Rivers run to the sea.", "a", "Stars are far away."]
 run = layerscope.profile(tiny_model(), texts, metrics=["prompt_entropy", "curvature"], out=here / "run", progress=False)
-payload = page.payload(contents.gather([layerscope.load_run(here / "run")]))
 print("RESULT" + json.dumps({
     "table": run.table["left_out"].sum() >= 0 and run.table["left_out"].dtype.kind == "i",
     "curvature of one token": int(run.curve("curvature", sink="drop")["left_out"].max()),
     "loaded": "left_out" in layerscope.load_run(here / "run").table,
     "csv": pd.read_csv(here / "run" / "profile.csv").columns[-1],
-    "page": "left_out" in next(t["head"] for t in payload["tables"] if "intervals" in t["title"]),
 }))
 """
 

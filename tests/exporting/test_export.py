@@ -22,7 +22,6 @@ from layerscope.exporting.describing import license_of
 from layerscope.exporting.draft import check_expressible, nearest, why_not
 from layerscope.models.source import resolve
 from layerscope.report.contents import gather
-from layerscope.report.headline import kind_of
 from layerscope.store import checked
 from layerscope.store.records import check_files
 from tests.cli.support import run_main
@@ -399,7 +398,7 @@ def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
     run = run_evaluation(whole.data, tmp_path / "run", whole.store, READOUTS[:3])
     choice = select(run)
     done = export(joining_model(), choice=run.path, store=whole.store, out=tmp_path / "x")
-    (mark,) = [mark for mark in gather([run]).marks if kind_of(mark) == "chosen"]
+    (mark,) = gather([run]).choices.values()
     assert (done.layer, done.readout) == (choice.layer, choice.readout)
     assert (done.layer, done.readout) == (mark.layer, mark.readout)
 

@@ -16,7 +16,7 @@ from layerscope.choose.label_free import apply_rule
 from layerscope.data import load_corpus
 from layerscope.errors import DataError, ModelError, UnknownNameError
 from layerscope.models import wrap
-from layerscope.report.sections.improve import from_improvement
+from layerscope.report.sections.improve import section
 from tests.improving.test_improve import quick, some_texts
 from tests.tiny import tiny_tokenizer
 
@@ -77,16 +77,14 @@ def test_what_the_texts_are_about_is_in_the_folder_and_on_the_page(
         .read_text()
         .startswith("text,cluster_today,nearest_today,cosine_today,cluster,")
     )
-    block = from_improvement(again)
+    block = section(again)
     (name,) = (name for name in block.tables if name.startswith("What the texts are about"))
     assert block.tables[name]["texts"].sum() == len(texts)
     assert name in block.inline
     assert name in block.private
     private = layerscope.improve(llama, texts, out=tmp_path / "private", texts=False, **settings)
     assert not (tmp_path / "private" / "about.csv").exists()
-    assert not any(
-        name.startswith(("What", "Outliers")) for name in from_improvement(private).tables
-    )
+    assert not any(name.startswith(("What", "Outliers")) for name in section(private).tables)
 
 
 def test_a_profile_has_what_is_guessed(llama) -> None:

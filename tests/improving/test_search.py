@@ -17,7 +17,7 @@ from layerscope.improving.pairs import ranking_scores, read_search
 from layerscope.improving.search import confirm
 from layerscope.improving.ways import Way, make_ways
 from layerscope.improving.words import page_words
-from layerscope.report.choosing import grid_of
+from layerscope.report.choice_chart import candidate_rows
 from tests.improving.test_improve import WORDS, judge
 from tests.tiny import tiny_model
 
@@ -110,10 +110,11 @@ def test_both_sides_are_named_and_the_chosen_row_is_marked(
     better = searched(llama, out=tmp_path / "better")
     name = "answer+one-word/last/applied/keep/corpus"
     marked = better.table[better.table["chosen"]].iloc[0]
-    grid = grid_of(better)
+    rows = candidate_rows(better)
     assert (marked["readout"], marked["layer"]) == (name, 2)
-    assert grid.rows[grid.chosen[0]] == ("answer+one-word prompt", "centered")
-    assert grid.score[grid.chosen] == marked["score"]
+    chosen = rows[rows["place"] == "chosen"].iloc[0]
+    assert chosen["readout"] == "answer+one-word prompt, centered"
+    assert chosen["score"] == marked["score"]
     assert (
         better.choice.readout == "one-word/last/applied/keep/corpus"
     )  # what an export of the documents' side takes

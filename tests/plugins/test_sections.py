@@ -1,5 +1,4 @@
-"""A kind of run and its section of the page that come from outside the package: two values behind
-two entry points."""
+"""A kind of run that comes from outside the package, with its section of the page."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ import pytest
 
 from layerscope.core import plugins
 from layerscope.core.runs import RunKind, run_kinds
-from layerscope.report.sections import sections
-from layerscope.report.sources import Block, Chart, Line, Section
+from layerscope.report.section import Chart, Line, Section
 from layerscope.report.write import write_report
 from layerscope.store import RunFolder
 from tests.cli.support import run_main
@@ -35,33 +33,25 @@ class Weather:
         return {}
 
 
-def read_weather(run: Weather) -> Block:
+def read_weather(run: Weather) -> Section:
     lines = [Line("rain", [0, 1, 2], [0.0, 4.0, 1.0])]
-    return Block(
+    return Section(
         "weather", f"Weather of {run.name}", "sky", ["It rained."], [Chart("Rain", lines, "mm")]
     )
 
 
-SECTION = Section("weather", read_weather)
-KIND = RunKind("weather", f"{__name__}:Weather")
+KIND = RunKind("weather", f"{__name__}:Weather", {"section": f"{__name__}:read_weather"})
 
 
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package with both; the registries look again."""
-    points = [
-        EntryPoint("weather", f"{__name__}:{name}", f"layerscope.{group}")
-        for name, group in _POINTS
-    ]
+    """An installed package with it; the registry looks again."""
+    points = [EntryPoint("weather", f"{__name__}:KIND", "layerscope.runs")]
     monkeypatch.setattr(
         plugins, "entry_points", lambda group: [point for point in points if point.group == group]
     )
-    for registry in (sections, run_kinds):
-        monkeypatch.setattr(registry, "_things", dict(registry.all()))
-        monkeypatch.setattr(registry, "_loaded", False)
-
-
-_POINTS = (("SECTION", "sections"), ("KIND", "runs"))
+    monkeypatch.setattr(run_kinds, "_things", dict(run_kinds.all()))
+    monkeypatch.setattr(run_kinds, "_loaded", False)
 
 
 @pytest.mark.usefixtures("outside")
@@ -77,7 +67,6 @@ def test_on_the_command_line(
 
 @pytest.mark.usefixtures("outside")
 def test_in_python(tmp_path: Path) -> None:
-    assert {"weather", "profile"} <= set(sections)
     text = write_report([Weather()], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "It rained" in text
     assert '"title":"Rain","unit":"mm"' in text

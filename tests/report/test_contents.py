@@ -10,19 +10,18 @@ import pytest
 from layerscope.choose.choice import Choice
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
-from layerscope.report.charts import COLORS, MARKERS, family_color, styles
+from layerscope.report.charts import COLORS, styles
 from layerscope.report.contents import gather, read
-from layerscope.report.headline import kind_of
-from layerscope.report.notices import convention_rows
 from layerscope.report.page import ON_DARK
+from layerscope.report.words import conventions
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 
 def test_labels_say_what_differs_and_no_more() -> None:
     runs = [synthetic_run(), synthetic_run(final_norm="raw", max_length=64), synthetic_run("other")]
-    assert [c.label for c in gather(runs).curves] == ["small · applied", "small · raw", "other"]
+    assert [c.label for c in gather(runs).sections] == ["small · applied", "small · raw", "other"]
     same = gather([synthetic_run(), synthetic_run()])
-    assert len({c.label for c in same.curves}) == 2
+    assert len({c.label for c in same.sections}) == 2
 
 
 def test_different_conventions_are_warned_of() -> None:
@@ -39,7 +38,8 @@ def test_different_conventions_are_warned_of() -> None:
     )
     assert any("differ in α (1.0: small; 2.0: other)" in text for text in warned)
     assert any("differ in rows" in text for text in warned)
-    differing = {row["name"] for row in convention_rows(report.runs) if row["differs"]}
+    rows = conventions(report.sections)
+    differing = set(rows.loc[rows["differs"], "name"])
     assert differing == {"longest text", "α", "rows"}
     alike = gather([synthetic_run(), synthetic_run("other")])
     assert [n for n in alike.notices if n.level == "warn"] == []
@@ -72,19 +72,14 @@ def test_the_same_warning_is_said_once() -> None:
 
 def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> None:
     report = gather([synthetic_run(), synthetic_evaluation(best=2)])
-    (mark,) = report.marks
-    assert (mark.layer, kind_of(mark), mark.rule, mark.readout) == (
-        2,
-        "chosen",
-        "measured",
-        READOUTS[0],
-    )
-    (mark,) = gather([synthetic_run()]).marks
+    (mark,) = report.choices.values()
+    assert (mark.layer, mark.rule, mark.readout) == (2, "measured", READOUTS[0])
+    (mark,) = gather([synthetic_run()]).choices.values()
     assert mark.rule == "evidence"
     choice = Choice(
         4, READOUTS[0], Interval(1.0, 0.0, 2.0), 0.1, (4,), "mine", 6, "small", "because"
     )
-    (mark,) = gather([synthetic_run(), synthetic_evaluation(), choice]).marks
+    (mark,) = gather([synthetic_run(), synthetic_evaluation(), choice]).choices.values()
     assert (mark.layer, mark.rule, mark.reason) == (4, "mine", "because")
     with pytest.raises(LayerscopeError, match="which is not among these runs: other"):
         gather([synthetic_run("other"), choice])
@@ -112,19 +107,12 @@ def test_nothing_given_and_nothing_held(tmp_path: Path) -> None:
         gather([tmp_path])
 
 
-def test_families_keep_their_color() -> None:
-    first = styles([("llama", "a"), ("bert", "b")])
-    second = styles([("bert", "b"), ("llama", "a")])
-    assert first[0].color == second[1].color == family_color("llama")
-    assert first[1].color == second[0].color == family_color("bert")
-    twins = styles([("llama", "a"), ("llama", "a2"), ("llama", "a")])
-    assert twins[0].color != twins[1].color
-    assert twins[0].color == twins[2].color
-    assert twins[0].dash != twins[2].dash
-    assert twins[0].marker != twins[1].marker
-    many = styles([("unknown", f"m{i}") for i in range(9)])
-    assert len({s.color for s in many}) == len(COLORS) == len(ON_DARK)
-    assert {s.marker for s in many} == set(MARKERS)
+def test_a_color_per_model_and_a_dash_per_run() -> None:
+    looks = styles(["a", "b", "a"])
+    assert looks[0].color == looks[2].color != looks[1].color
+    assert looks[0].dash != looks[2].dash
+    many = styles([f"m{i}" for i in range(9)])
+    assert len({look.color for look in many}) == len(COLORS) == len(ON_DARK)
 
 
 def _contrast(one: str, other: str) -> float:

@@ -7,28 +7,16 @@ import re
 
 import pytest
 
-from layerscope import Evaluation, select
+from layerscope import select
 from layerscope.choose.choice import Choice
 from layerscope.core.statistics import Interval
 from layerscope.report.contents import gather
-from layerscope.report.headline import Headline, gain_of, page_headline
-from layerscope.report.headline import marks as find_marks
-from layerscope.report.sections.evaluation import from_evaluation
-from layerscope.report.sections.profile import from_run
-from layerscope.report.sources import Scores
+from layerscope.report.section import Section
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 
-def said(*runs: object, marks: list[Choice] | None = None) -> str:
-    curves = [from_run(r) for r in runs if not isinstance(r, Evaluation)]  # type: ignore[arg-type]
-    scores = [from_evaluation(r) for r in runs if isinstance(r, Evaluation)]
-    return in_one_line(
-        page_headline(curves, scores, find_marks(curves, scores) if marks is None else marks)
-    )
-
-
-def in_one_line(headline: Headline) -> str:
-    return " ".join([headline.lead.removesuffix(".") + ".", *headline.points])
+def said(*runs: object) -> str:
+    return " ".join(gather(runs).headline)
 
 
 def test_a_clear_gain_with_its_interval() -> None:
@@ -47,15 +35,10 @@ def test_a_clear_gain_with_its_interval() -> None:
     assert 8 < low < 10 < high < 12
 
 
-def test_several_tasks_are_averaged_and_their_intervals_put_together() -> None:
-    run = synthetic_evaluation(tasks=["a", "b", "c", "d"], best=2, half=0.01)
-    score = from_evaluation(run)
-    gain = gain_of(score, READOUTS[0])
-    assert gain is not None
-    assert gain.gain == pytest.approx(10.0)
-    assert gain.half == pytest.approx(0.5)  # four independent halves of 1: 1 / √4
-    assert "+10.0 (" in said(run)
-    assert "on average over 4 tasks" in said(run)
+def test_several_tasks_are_averaged() -> None:
+    text = said(synthetic_evaluation(tasks=["a", "b", "c", "d"], best=2, half=0.01))
+    assert "+10.0 (" in text
+    assert "on average over 4 tasks" in text
 
 
 def test_an_unclear_gain_is_not_called_one() -> None:
@@ -64,13 +47,6 @@ def test_an_unclear_gain_is_not_called_one() -> None:
         "Keep the last layer, layer 6 of 6 (block.5), on STSBenchmark. Layer 2 is best of 7 on 1 task"
     )
     assert "the last layer is kept" in text
-    elsewhere = from_evaluation(synthetic_evaluation(best=2, half=0.2))
-    elsewhere.run = None  # scores from elsewhere, which the selection cannot read
-    text = in_one_line(page_headline([], [elsewhere]))
-    assert (
-        text
-        == "No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0."
-    )
 
 
 def test_a_last_layer_that_was_kept_is_not_called_the_best() -> None:
@@ -118,33 +94,31 @@ def test_the_page_says_what_select_chooses() -> None:
     choice = select(run)
     assert choice.readout == READOUTS[3]
     assert not choice.abstained
-    (mark,) = gather([run]).marks
+    (mark,) = gather([run]).choices.values()
     assert (mark.layer, mark.readout, mark.expected_gain) == (
         choice.layer,
         choice.readout,
         choice.expected_gain,
     )
-    text = gather([run]).headline.lead
-    assert text.lower() == f"{choice.headline()[:-1]}, on STSBenchmark".partition(": ")[2].lower()
+    text = gather([run]).headline[0]
+    assert text.lower() == f"{choice.headline()[:-1]}, on STSBenchmark.".partition(": ")[2].lower()
 
 
 def test_the_valley_and_the_sink() -> None:
     text = said(synthetic_run(), synthetic_evaluation())
-    assert "The entropy valley at layer 3 is the attention sink." in text
-    alone = said(synthetic_run())
-    assert "1.47 nats, 3.97 without that one token" in alone
+    assert "Prompt entropy has a valley at layer 3 (block.2): 1.47 nats" in text
+    assert "It is the sink" in text
+    assert "without that token it is 3.97." in text
     run = synthetic_run()
     rows = (run.table["metric"] == "prompt_entropy") & (run.table["sink"] == "drop")
     run.table.loc[rows & (run.table["layer"] == 3), "value"] = 1.5
-    assert "is not the attention sink" in said(run)
-    run.table = run.table[run.table["sink"] == "keep"]
-    assert "prompt entropy has a valley at layer 3" in said(run).lower()
-    assert "prompt entropy has no valley" in said(synthetic_run(valley=False)).lower()
+    assert "It is not the sink" in said(run)
+    assert "Prompt entropy has no valley" in said(synthetic_run(valley=False))
 
 
 def test_the_norm_is_named_where_profiles_differ_in_it() -> None:
     text = said(synthetic_run(valley=False), synthetic_run(final_norm="raw"))
-    assert "valley at layer 3 (final norm raw) is" in text
+    assert "With final norm raw: Prompt entropy has a valley at layer 3" in text
 
 
 def test_several_models_are_told_apart_the_largest_gain_first() -> None:
@@ -155,40 +129,24 @@ def test_several_models_are_told_apart_the_largest_gain_first() -> None:
     )
     assert text.startswith("a-model: read layer 2 of 6 (block.1): +10.0")
     assert "b-model: read the last layer, layer 6 of 6" in text
-    assert "c-model: the entropy valley" in text
+    assert "c-model: Prompt entropy has a valley" in text
 
 
 def test_a_choice_without_labels() -> None:
-    mark = Choice(
-        4,
-        None,
-        Interval(1.9, -2.0, 5.0),
-        0.3,
-        rule="evidence",
-        layers=6,
-        model="small",
-        reason="a reason",
-    )
-    text = said(synthetic_run(), marks=[mark])
+    facts = {"rule": "evidence", "layers": 6, "model": "small", "reason": "a reason"}
+    choice = Choice(4, None, Interval(1.9, -2.0, 5.0), 0.3, **facts)
+    text = said(synthetic_run(), choice)
     assert (
         "Without labels: read layer 4 of 6 (block.3): +1.9 (-2.0 to +5.0) points expected" in text
     )
-    last = Choice(6, rule="evidence", layers=6, model="small", reason="a reason")
-    assert "Without labels: read the last layer, layer 6 of 6 (block.5)." in said(
-        synthetic_run(), marks=[last]
-    )
-    assert (
-        "without labels" not in said(synthetic_run(), synthetic_evaluation(), marks=[mark]).lower()
-    )
+    last = said(synthetic_run(), Choice(6, **facts))
+    assert "Without labels: read the last layer, layer 6 of 6 (block.5)." in last
+    assert "without labels" not in said(synthetic_run(), synthetic_evaluation(), choice).lower()
 
 
 def test_nothing_to_say() -> None:
-    run = synthetic_run()
-    run.table = run.table[run.table["metric"] == "dime"]
-    assert (
-        said(run, marks=[])
-        == "small: no metric here has a headline of its own; the curves are below."
-    )
+    text = "small: no metric here has a headline of its own; the curves are below."
+    assert said(Section("map", "title", "small", [])) == text
 
 
 def test_undefined_scores_do_not_count() -> None:
@@ -197,6 +155,3 @@ def test_undefined_scores_do_not_count() -> None:
         table.loc[table["layer"] == 2, "score"] = math.nan
     assert said(run).startswith("Read layer ")
     assert "layer 2 of" not in said(run).lower()
-    score: Scores = from_evaluation(run)
-    score.table["score"] = math.nan
-    assert gain_of(score, READOUTS[0]) is None

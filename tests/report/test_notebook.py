@@ -13,7 +13,7 @@ import pytest
 from layerscope.choose.choice import Choice
 from layerscope.core.statistics import Interval
 from layerscope.report.notebook import charts_html, table_html
-from layerscope.report.sources import Chart, Line
+from layerscope.report.section import Chart, Line
 from tests.report.synthetic import (
     READOUTS,
     synthetic_evaluation,

@@ -242,7 +242,7 @@ def test_no_layer_is_chosen_from_what_language_models_do(tmp_path: Path) -> None
     )
     with pytest.raises(LayerscopeError, match="rest on scores of language models"):
         select(run)
-    assert not gather([run]).marks
+    assert not gather([run]).choices
 
 
 def test_images_of_different_sizes_are_refused() -> None:

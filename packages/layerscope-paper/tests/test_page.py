@@ -32,19 +32,19 @@ def study_folder(tmp_path: Path) -> Path:
 
 def test_a_study_brings_its_verdict_its_figure_and_its_table(study_folder: Path) -> None:
     report = gather([synthetic_study(study_folder)])
-    (block,) = report.blocks
+    (block,) = report.sections
     assert block.words[0] == "Repeated tokens lower the entropy of the middle layers."
     assert block.figures[0].startswith(b"\x89PNG")
     assert list(block.tables) == ["Study extreme"]
     shown = payload(report)["blocks"][0]
     assert shown["figures"][0].startswith("data:image/png;base64,iVBOR")
     assert shown["tables"][0]["columns"] == [["a", "b"], [0, 1], ["prompt_entropy"] * 2, [1.5, 2.5]]
-    assert report.headline.lead == "Repeated tokens lower the entropy of the middle layers"
+    assert report.headline[0] == "Repeated tokens lower the entropy of the middle layers."
 
 
 def test_a_sweep_says_how_its_jobs_ended() -> None:
     report = gather([synthetic_sweep()])
-    (block,) = report.blocks
+    (block,) = report.sections
     assert block.words == ["2 jobs in night: 1 complete, 1 failed."]
     assert [chart.title for chart in block.charts] == [
         "Prompt entropy",

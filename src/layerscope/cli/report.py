@@ -30,7 +30,7 @@ def report_command(
     check_page_name(out)
     report = gather(runs or [], texts=not no_texts)
     target = write(report, out)
-    headline = {"lead": report.headline.lead, "points": report.headline.points}
-    facts = {"report": target, "headline": headline, "runs": [run.label for run in report.runs]}
+    labels = [section.label for section in report.sections]
+    facts = {"report": target, "headline": report.headline, "runs": labels}
     next_step = f"open {shared.shell_quote(target)} in a browser"
     shared.show(as_json, facts, lambda: print(target), next_step=next_step)

@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any, Self
 from layerscope.core.statistics import INTERVAL
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     from altair import TopLevelMixin as Figure
 else:
     Figure = Any  # altair is an extra: this is for annotations
 
-__all__ = ["Chart", "Figure", "Line"]
+__all__ = ["Chart", "Figure", "Line", "Style"]
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one run is drawn; `color` is a place in the palettes."""
+    """The look of a line: `color` is a place in the palette, `dash` the lengths of dashes."""
 
     color: int
     dash: str
-    marker: str
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve over layers. `note` is a few words beside one of its layers (none: a point), `tied`
-    are layers not told from the best.
+    """One curve over layers, or the bars of one kind, whose names are `layers`.
 
-    `look` is how it is drawn (a color of its own if None). A `dropped` curve is dotted. A line
-    without a name is drawn dashed, in the color of the one before. Of a chart of bars, `layers` are
-    the bars' names. `tags` say by which switches of a page the line is shown.
+    - `note`: a few words beside one of its layers; without words, a point.
+    - `tied`: layers that cannot be told from the best.
+    - `look`: a color of its own if None. A `dropped` curve is dotted. A line without a name is drawn
+      dashed, in the color of the line before.
+    - `blocks`: of the model; None: the number of the last layer.
+    - `tags`: the switches of a page by which the line is shown.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Line:
     values: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
-    blocks: int | None = None  # of the model; None: the last layer's number
+    blocks: int | None = None
     note: tuple[Any, str] | None = None
     tied: Sequence[int] = ()
     look: Style | None = None
@@ -59,35 +59,9 @@ class Line:
         x: str = "layer",
         **more: Any,
     ) -> Self:
-        """One column of a table over its layers, with its interval where the table has one."""
+        """Return one column of a table over its layers, with its interval if the table has one."""
         low, high = (list(scale * rows[end]) if end in rows else None for end in INTERVAL)
         return cls(name, list(rows[x]), list(scale * rows[value]), low, high, **more)
-
-
-@dataclass(frozen=True)
-class ChoiceGrid:
-    """Every candidate that a choice was made from: readouts (rows) × layers. A place is (row,
-    column).
-
-    `rows` are a readout's name in two parts: what is read, and how. `low` and `high` are the ends
-    of the scores' intervals, `cost` is relative to `today`. `front` are the places that none beats
-    at the same cost or less, the cheapest first; `tied` those not told from the best; rows that are
-    not `open` could not be chosen.
-    """
-
-    unit: str
-    rows: list[tuple[str, str]]
-    layers: list[int]
-    score: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    cost: np.ndarray
-    tied: np.ndarray
-    open: np.ndarray
-    chosen: tuple[int, int]
-    today: tuple[int, int] | None
-    front: list[tuple[int, int]]
-    budget: float | None = None
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ for _kind in (
         "layerscope.profiling.run:Profile",
         {
             **_ALL_RUNS,
+            "section": f"{_SECTIONS}.profile:section",
             "plot": f"{_SECTIONS}.profile:plot_profiles",
             "print": f"{_SECTIONS}.profile:print_run",
             "choose": "layerscope.choose.select:select",
@@ -81,6 +82,7 @@ for _kind in (
         "layerscope.evaluation.run:Evaluation",
         {
             **_ALL_RUNS,
+            "section": f"{_SECTIONS}.evaluation:section",
             "plot": f"{_SECTIONS}.evaluation:plot_scores",
             "print": f"{_SECTIONS}.evaluation:print_evaluation",
         },
@@ -90,6 +92,7 @@ for _kind in (
         "layerscope.probing.run:ProbeRun",
         {
             **_ALL_RUNS,
+            "section": f"{_SECTIONS}.probe:section",
             "plot": f"{_SECTIONS}.probe:plot_probes",
             "print": f"{_SECTIONS}.probe:print_probes",
         },
@@ -99,7 +102,8 @@ for _kind in (
         "layerscope.improving.result:Improved",
         {
             **_ALL_RUNS,
-            "plot": "layerscope.report.choosing:plot_choice",
+            "section": f"{_SECTIONS}.improve:section",
+            "plot": "layerscope.report.choice_chart:plot_choice",
             "print": f"{_IMPROVED}:print_improved",
             "text": f"{_IMPROVED}:as_text",
         },
@@ -109,6 +113,7 @@ for _kind in (
         "layerscope.blocks.result:FasterEncoder",
         {
             **_ALL_RUNS,
+            "section": f"{_SECTIONS}.encoder:section",
             "plot": f"{_SECTIONS}.encoder:plot_faster",
             "print": f"{_BLOCKS}:print_faster",
             "text": f"{_BLOCKS}:as_text",

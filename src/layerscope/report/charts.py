@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.charts import Chart, Figure, Style
+from layerscope.core.charts import Chart, Figure, Line, Style
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.extras import require
 from layerscope.store import atomic
@@ -23,29 +22,12 @@ __all__ = ["COLORS", "picture", "plot_charts", "save_figure", "styles"]
 # clear on white
 COLORS = ["#0072B2", "#C85800", "#00855F", "#B0568A", "#2C8CC9", "#A87400", "#3A3A3A"]
 DASHES = ["", "9 4", "2 4", "9 3 2 3", "14 4"]
-MARKERS = ["circle", "square", "triangle", "diamond", "cross"]
 INK = "#16181d"
-_FAMILIES = {
-    "llama": 0,
-    "llama3": 0,
-    "llm2vec": 0,
-    "gpt_neox": 1,
-    "pythia": 1,
-    "bert": 2,
-    "roberta": 2,
-    "mpnet": 2,
-    "modernbert": 2,
-    "eurobert": 2,
-    "mamba": 3,
-    "mamba2": 3,
-    "gpt2": 4,
-    "gemma": 5,
-    "gemma2": 5,
-    "gemma3": 5,
-}
-_DROPPED, _DASHED = [2, 2], [4, 3]
+_DARK_TO_LIGHT = ["#2d1160", "#273f75", "#216e89", "#21918c", "#52ae6d", "#9ad93c"]
+_DROPPED = [2, 2]
+_DASHED = [4, 3]
 _FORMATS = ("png", "svg", "pdf")
-_OFFSET = 6
+_PADDING = 6
 _MOST_TICKS = 8
 
 
@@ -60,46 +42,24 @@ class Mark:
 
 def altair() -> Any:
     """Return the library that draws, or raise `MissingExtraError`."""
-    require_charts()
+    require("figures")
     import altair as library
 
     library.data_transformers.disable_max_rows()
     return library
 
 
-def require_charts() -> None:
-    """Raise `MissingExtraError` if a library that charts need is missing."""
-    require("figures")
+def styles(models: Sequence[str]) -> list[Style]:
+    """Return a style for each run, given by its model: a color per model, a dash per run of it.
 
-
-def family_color(family: str) -> int | None:
-    """Return the place of a family in the palette, or None for one without a color of its own."""
-    return _FAMILIES.get(family.lower().replace("-", "_"))
-
-
-def styles(runs: Sequence[tuple[str, str]]) -> list[Style]:
-    """Return a style for each (family, model). A second model of a family takes a free color; a
-    second run of a model another dash.
-
-    >>> [s.color for s in styles([("llama", "a"), ("bert", "b"), ("llama", "a")])]
-    [0, 2, 0]
+    >>> [(s.color, s.dash) for s in styles(["a", "b", "a"])]
+    [(0, ''), (1, ''), (0, '9 4')]
     """
-    colors: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    reserved = {family_color(family) for family, _ in runs}
+    names = list(dict.fromkeys(models))
     looks = []
-    for family, model in runs:
-        if model not in colors:
-            own = family_color(family)
-            if own is None or own in colors.values():
-                free = [i for i in range(len(COLORS)) if i not in colors.values()]
-                unreserved = [i for i in free if i not in reserved]
-                own = next(iter([*unreserved, *free]), len(colors) % len(COLORS))
-            colors[model] = own
-        run = counts.get(model, 0)
-        counts[model] = run + 1
-        marker = MARKERS[list(colors).index(model) % len(MARKERS)]
-        looks.append(Style(colors[model], DASHES[run % len(DASHES)], marker))
+    for place, model in enumerate(models):
+        run = models[:place].count(model)
+        looks.append(Style(names.index(model) % len(COLORS), DASHES[run % len(DASHES)]))
     return looks
 
 
@@ -108,16 +68,12 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     target = Path(path)
     kind = target.suffix.lower().removeprefix(".")
     if kind not in _FORMATS:
-        raise UnknownNameError(
-            "figure format", target.suffix or target.name, [f".{name}" for name in _FORMATS]
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = atomic.part_of(target)
-    try:
-        figure.save(str(beside), format=kind, ppi=150)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+        formats = [f".{name}" for name in _FORMATS]
+        raise UnknownNameError("figure format", target.suffix or target.name, formats)
+    stream = io.StringIO() if kind == "svg" else io.BytesIO()
+    figure.save(stream, format=kind, ppi=150)
+    content = stream.getvalue()
+    atomic.write_bytes(target, content.encode() if isinstance(content, str) else content)
     return target
 
 
@@ -147,61 +103,65 @@ def plot_charts(
     library = altair()
     if columns is None:
         columns = 4 if len(charts) > 6 else 3
+    columns = min(columns, len(charts))
     looks = _looks(charts, alike)
     width = 420 if len(charts) == 1 else 250
-    drawn = [draw_chart(chart, looks, x=x, width=width) for chart in charts]
+    drawn = [draw_chart(chart, looks, by_depth=x == "depth", width=width) for chart in charts]
     heading = [line for line in f"{title}\n{footnote}".split("\n") if line]
-    beside = max(1, min(4, int(width * min(columns, len(charts)) / (45 + 6 * _longest(looks)))))
-    figure = library.concat(*drawn, columns=min(columns, len(charts)), spacing=22)
+    longest = max((len(name) for name in looks["name"]), default=1)
+    names_beside = max(1, min(4, width * columns // (45 + 6 * longest)))
+    figure = library.concat(*drawn, columns=columns, spacing=22)
     return (
         figure.resolve_scale(color="shared", strokeDash="shared")
         .properties(title=library.TitleParams(heading, anchor="start", fontSize=12, offset=12))
-        .configure_legend(orient="bottom", columns=beside, labelLimit=0, symbolSize=300)
+        .configure_legend(orient="bottom", columns=names_beside, labelLimit=0, symbolSize=300)
         .configure_view(stroke=None)
         .configure_axis(gridColor="#ecedf0", domainColor="#c9ccd2", titleFontWeight="normal")
     )
 
 
-def draw_chart(chart: Chart, looks: pd.DataFrame | None = None, **size: Any) -> Figure:
-    """Return one chart of curves or bars."""
-    looks = _looks([chart], alike=False) if looks is None else looks
-    return _bars(chart, looks, **size) if chart.bars else _curves(chart, looks, **size)
-
-
-def line_spec(
-    chart: Chart, by_depth: bool, *, marks: Sequence[Mark] = (), legend: bool = True, height: int
+def page_chart(
+    chart: Chart, by_depth: bool, marks: Sequence[Mark], legend: bool, height: int
 ) -> Figure:
     """Return a chart for the page: as wide as its place, with marked layers and a cursor."""
     looks = _looks([chart], alike=False)
-    size: dict[str, Any] = {"width": "container", "height": height}
-    if chart.bars:
-        return _bars(chart, looks, **size)
-    x = "depth" if by_depth else "layer"
-    return _curves(chart, looks, x=x, marks=marks, legend=legend, live=True, **size)
+    return draw_chart(
+        chart,
+        looks,
+        by_depth=by_depth,
+        width="container",
+        height=height,
+        marks=marks,
+        legend=legend,
+    )
 
 
-def score_grid(cells: pd.DataFrame, tasks: Sequence[str]) -> Figure:
-    """Return a grid of tasks by layers: gains over the last layer, the best outlined."""
+def draw_chart(
+    chart: Chart,
+    looks: pd.DataFrame,
+    *,
+    by_depth: bool,
+    width: Any = 250,
+    height: int = 180,
+    marks: Sequence[Mark] = (),
+    legend: bool = True,
+) -> Figure:
+    """Return one chart of curves or bars. `looks` are the names of its lines with their style."""
     library = altair()
-    axis = library.Axis(labelAngle=0, labelOverlap=True)
-    scale = library.Scale(range=["#b8500a", "#f1f1ee", "#0a5a94"], domainMid=0, interpolate="rgb")
-    legend = library.Legend(orient="top", gradientLength=160)
-    # not by a list of names: Vega-Lite would write them into an expression
-    order = library.EncodingSortField("order", op="min")
-    color = library.Color("gain:Q", title="points over the last layer", scale=scale, legend=legend)
-    cells = cells.assign(order=cells["name"].map(list(tasks).index))
-    base = library.Chart(cells).encode(
-        x=library.X("layer:O", title="layer", axis=axis),
-        y=library.Y("name:N", sort=order, title=None, axis=library.Axis(labelLimit=180)),
-        tooltip="words:N",
-        description="words:N",
-    )
-    rects = base.mark_rect().encode(color=color)
-    ties = draw_ties(base)
-    best = base.transform_filter("datum.best").mark_rect(
-        filled=False, stroke=INK, strokeWidth=2, opacity=1
-    )
-    return library.layer(rects, ties, best).properties(width="container", height=20 * len(tasks))
+    title = library.TitleParams(chart.title, anchor="start", fontSize=12)
+    if chart.bars:
+        figure = library.layer(*_bars(chart, looks))
+    else:
+        rows = _rows(chart, looks, by_depth and chart.x is None)
+        base = _base(chart, rows, looks, by_depth and chart.x is None, legend)
+        layers = _curves(chart, rows, base, looks, legend)
+        for mark in marks:
+            layers += _draw_mark(mark, base.encoding.x, mark.x > float(rows["x"].max()) / 2)
+        figure = library.layer(*layers)
+        if width == "container":
+            figure = library.layer(*layers, *_cursor(base, height))
+            figure = figure.add_params(library.param("cursor", value=-1))
+    return figure.properties(width=width, height=height, title=title)
 
 
 def draw_ties(cells: Figure) -> Figure:
@@ -213,25 +173,33 @@ def draw_ties(cells: Figure) -> Figure:
 
 def _looks(charts: Sequence[Chart], alike: bool) -> pd.DataFrame:
     """Return a row per line of the legend: its name, color and dashes, the same in all charts."""
-    named = [line for chart in charts if not _is_plain(chart) for line in chart.lines if line.name]
-    plain = [_key(line.name, alike) for line in named if line.look is None]
-    count = len(dict.fromkeys(plain))
-    palette: Iterator[str] = itertools.cycle(COLORS)
+    lines: dict[str, Line] = {}
+    for chart in charts:
+        for line in chart.lines:
+            if line.name and not _is_plain(chart):
+                lines.setdefault(_key(line.name, alike), line)
+    names = list(lines)
+    palette = COLORS
     if any(chart.ordered for chart in charts):
-        palette = iter(_ordered_colors(count))
-    rows: dict[str, tuple[str, list[int], str]] = {}
-    for line in named:
-        key = _key(line.name, alike)
-        if key in rows:
-            continue
+        places = np.linspace(0, len(_DARK_TO_LIGHT) - 1, max(2, len(names))).round().astype(int)
+        palette = [_DARK_TO_LIGHT[place] for place in places]
+    plain = [name for name in names if lines[name].look is None and name != "printed"]
+    rows = []
+    for name in names:
+        line = lines[name]
+        color = "#BBBBBB"
+        dash = [1, 0]
         if line.look is not None:
             color = COLORS[line.look.color]
-            dash = [int(part) for part in line.look.dash.split()]
-        else:
-            color = "#BBBBBB" if key == "printed" else next(palette)
-            dash = []
-        rows[key] = (color, _DROPPED if line.dropped else dash or [1, 0], key)
-    return pd.DataFrame(rows.values(), columns=["color", "dash", "name"])
+            dash = [int(length) for length in line.look.dash.split()] or dash
+        elif name in plain:
+            color = palette[plain.index(name) % len(palette)]
+        rows.append((name, color, _DROPPED if line.dropped else dash))
+    return pd.DataFrame(rows, columns=["name", "color", "dash"])
+
+
+def _key(name: str, alike: bool) -> str:
+    return name.split(" (")[0] if alike else name
 
 
 def _is_plain(chart: Chart) -> bool:
@@ -239,222 +207,174 @@ def _is_plain(chart: Chart) -> bool:
     return chart.bars and len(chart.lines) == 1
 
 
-def _key(name: str, alike: bool) -> str:
-    return name.split(" (")[0] if alike else name
-
-
-def _longest(looks: pd.DataFrame) -> int:
-    return max((len(name) for name in looks["name"]), default=1)
-
-
-def _ordered_colors(count: int) -> list[str]:
-    """Return colors from dark to light that keep their order in gray too."""
-    ends = np.array([[0x2D, 0x11, 0x60], [0x21, 0x91, 0x8C], [0x9A, 0xD9, 0x3C]], float)
-    places = np.linspace(0, 2, count) if count > 1 else np.array([0.6])
-    mixed = [np.interp(places, [0, 1, 2], ends[:, channel]) for channel in range(3)]
-    return [
-        "#" + "".join(f"{round(value):02x}" for value in color)
-        for color in zip(*mixed, strict=True)
-    ]
-
-
-def _channels(looks: pd.DataFrame, has_legend: bool = True) -> dict[str, Any]:
-    """Return the encodings of names by color and dashes."""
-    library = altair()
-    names = list(looks["name"])
-    legend = library.Legend(title=None, symbolType="stroke", symbolStrokeWidth=2, symbolOpacity=1)
-    if not has_legend:
-        legend = None
-    color = library.Scale(domain=names, range=list(looks["color"]))
-    dash = library.Scale(domain=names, range=list(looks["dash"]))
-    return {
-        "color": library.Color("name:N", scale=color, legend=legend),
-        "strokeDash": library.StrokeDash("name:N", scale=dash, legend=legend),
-    }
-
-
-def _table(chart: Chart, names: Sequence[str], by_depth: bool) -> pd.DataFrame:
+def _rows(chart: Chart, looks: pd.DataFrame, by_depth: bool) -> pd.DataFrame:
     """Return a row per point of a chart, with what stands beside it."""
     frames = []
     name = ""
     for place, line in enumerate(chart.lines):
         name = line.name or name
-        key = name if name in names else _key(name, alike=True)
-        layers = np.asarray(line.layers)
-        values = np.asarray(line.values, float)
-        blocks = line.blocks or (max(1, layers.max()) if by_depth and len(layers) else 1)
-        frame = pd.DataFrame({"x": layers / blocks if by_depth else layers, "value": values})
-        has_band = line.low is not None and line.high is not None and not line.dropped
-        frame["low"] = line.low if has_band else np.nan
-        frame["high"] = line.high if has_band else np.nan
-        layer, words = line.note or (None, "")
-        noted = (layers == layer) & np.isfinite(values)
-        frame["note"] = np.where(noted, words, "")
-        tied = np.isin(layers, line.tied)
-        best = np.zeros(len(layers), bool)
-        if len(line.tied):
-            best[int(np.nanargmax(values))] = True
-        frame["mark"] = np.select(
-            [best | (noted & (words == "")), tied], ["filled", "ring"], default=""
-        )
-        frame["line"] = place
-        frame["name"] = key
-        frame["own"] = bool(line.name)
-        frame["width"] = 3.0 if line.name.startswith("your run") else 1.8
-        frame["at"] = [
-            f"depth {place:.2f}" if by_depth else f"{chart.x or 'layer'} {layer}"
-            for layer, place in zip(layers, frame["x"], strict=True)
-        ]
-        for tag, value in line.tags.items():
-            frame[f"by_{tag}"] = value
-        frames.append(frame)
+        key = name if name in set(looks["name"]) else _key(name, alike=True)
+        frame = _line_rows(line, by_depth, chart.x or "layer")
+        frames.append(frame.assign(line=place, name=key, named=bool(line.name)))
     return pd.concat(frames, ignore_index=True)
 
 
-def _curves(
-    chart: Chart,
-    looks: pd.DataFrame,
-    *,
-    x: str = "layer",
-    width: Any = 250,
-    height: int = 180,
-    marks: Sequence[Mark] = (),
-    legend: bool = True,
-    live: bool = False,
+def _line_rows(line: Line, by_depth: bool, axis: str) -> pd.DataFrame:
+    layers = np.asarray(line.layers)
+    values = np.asarray(line.values, float)
+    blocks = line.blocks or (max(1, layers.max()) if by_depth and len(layers) else 1)
+    has_band = line.low is not None and line.high is not None and not line.dropped
+    frame = pd.DataFrame({"x": layers / blocks if by_depth else layers, "value": values})
+    frame["low"] = line.low if has_band else np.nan
+    frame["high"] = line.high if has_band else np.nan
+    layer, words = line.note or (None, "")
+    is_noted = (layers == layer) & np.isfinite(values)
+    frame["note"] = np.where(is_noted, words, "")
+    is_filled = is_noted & (words == "")
+    if len(line.tied):
+        is_filled[int(np.nanargmax(values))] = True
+    frame["mark"] = np.select([is_filled, np.isin(layers, line.tied)], ["filled", "ring"], "")
+    frame["width"] = 3.0 if line.name.startswith("your run") else 1.8
+    if by_depth:
+        frame["at"] = [f"depth {depth:.2f}" for depth in frame["x"]]
+    else:
+        frame["at"] = [f"{axis} {layer}" for layer in layers]
+    for tag, value in line.tags.items():
+        frame[f"by_{tag}"] = value
+    return frame
+
+
+def _base(
+    chart: Chart, rows: pd.DataFrame, looks: pd.DataFrame, by_depth: bool, legend: bool
 ) -> Figure:
+    """Return the points of the curves, by place, value and color."""
     library = altair()
-    by_depth = chart.x is None and x == "depth"
-    rows = _table(chart, list(looks["name"]), by_depth)
-    title = chart.x if chart.x is not None else "depth (layer / blocks)" if by_depth else "layer"
-    channels = _channels(looks, legend)
-    across = library.X(
-        "x:Q",
-        title=title,
-        scale=library.Scale(zero=False, nice=False, padding=_OFFSET),
-        axis=_axis(rows["x"]),
+    title = chart.x
+    if title is None:
+        title = "depth (layer / blocks)" if by_depth else "layer"
+    scale = library.Scale(zero=False, nice=False, padding=_PADDING)
+    return library.Chart(rows).encode(
+        x=library.X("x:Q", title=title, scale=scale, axis=_axis(rows["x"])),
+        y=_vertical(chart, rows, "value:Q"),
+        color=_channel(library.Color, looks, "color", legend),
     )
-    up = library.Y(
-        "value:Q",
-        title=chart.unit or None,
-        scale=_scale(chart, rows),
-        axis=library.Axis(tickCount=5),
-    )
-    base = library.Chart(rows).encode(x=across, detail="line:N", color=channels["color"])
-    lowest = library.Y("low:Q", title=chart.unit or None, scale=_scale(chart, rows))
+
+
+def _channel(channel: Any, looks: pd.DataFrame, column: str, legend: bool) -> Any:
+    """Return an encoding of the names of lines: by color or by dashes."""
+    library = altair()
+    scale = library.Scale(domain=list(looks["name"]), range=list(looks[column]))
+    key = library.Legend(title=None, symbolType="stroke", symbolStrokeWidth=2, symbolOpacity=1)
+    return channel("name:N", scale=scale, legend=key if legend else None)
+
+
+def _curves(
+    chart: Chart, rows: pd.DataFrame, base: Figure, looks: pd.DataFrame, legend: bool
+) -> list[Figure]:
+    """Return bands, lines, points and words."""
+    library = altair()
     layers = []
+    lines = base.encode(detail="line:N")
     if rows["low"].notna().any():
-        banded = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        layers.append(banded.mark_area(opacity=0.16, strokeWidth=0).encode(y=lowest, y2="high:Q"))
-    thick = library.StrokeWidth("width:Q", scale=None, legend=None)
-    named = base.transform_filter("datum.own").mark_line(clip=True)
-    layers.append(named.encode(y=up, strokeWidth=thick, strokeDash=channels["strokeDash"]))
-    if not rows["own"].all():
-        unnamed = base.transform_filter("!datum.own")
-        layers.append(unnamed.mark_line(strokeWidth=1, strokeDash=_DASHED, clip=True).encode(y=up))
-    points = library.Chart(rows).encode(x=across, y=up, color=channels["color"])
-    for kind in ("ring", "filled"):
-        if (rows["mark"] == kind).any():
-            marked = points.transform_filter(f"datum.mark === '{kind}'")
-            fill = (
-                {"filled": True}
-                if kind == "filled"
-                else {"filled": True, "fill": "white", "strokeWidth": 1.2}
-            )
-            layers.append(marked.mark_point(size=34, opacity=1, **fill))
-    if (rows["note"] != "").any():
-        noted = points.transform_filter("datum.note !== ''")
+        banded = lines.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        band = banded.mark_area(opacity=0.16, strokeWidth=0)
+        layers.append(band.encode(y=_vertical(chart, rows, "low:Q"), y2="high:Q"))
+    dash = _channel(library.StrokeDash, looks, "dash", legend)
+    width = library.StrokeWidth("width:Q", scale=None, legend=None)
+    named = lines.transform_filter("datum.named").mark_line(clip=True)
+    layers.append(named.encode(strokeWidth=width, strokeDash=dash))
+    if not rows["named"].all():
+        unnamed = lines.transform_filter("!datum.named")
+        layers.append(unnamed.mark_line(strokeWidth=1, strokeDash=_DASHED, clip=True))
+    if (rows["mark"] == "ring").any():
+        rings = base.transform_filter("datum.mark === 'ring'")
         layers.append(
-            noted.mark_text(align="right", dx=-_OFFSET, dy=-4, fontSize=10).encode(text="note:N")
+            rings.mark_point(size=34, opacity=1, filled=True, fill="white", strokeWidth=1.2)
         )
-    half = float(rows["x"].max()) / 2 if marks else 0.0
-    for mark in marks:
-        layers += _draw_mark(mark, across, to_left=mark.x > half)
-    figure = library.layer(*layers)
-    if live:
-        at_cursor = points.transform_filter("datum.x === cursor && isValid(datum.value)")
-        rule = at_cursor.mark_rule(color="#9aa0a6", strokeWidth=1).encode(
-            y=library.value(0), y2=library.value(height), color=library.value("#9aa0a6")
-        )
-        dots = at_cursor.mark_point(filled=True, size=40, opacity=1)
-        figure = library.layer(rule, *layers, dots).add_params(library.param("cursor", value=-1))
-    return figure.properties(width=width, height=height, title=_title(chart))
+    if (rows["mark"] == "filled").any():
+        filled = base.transform_filter("datum.mark === 'filled'")
+        layers.append(filled.mark_point(size=34, opacity=1, filled=True))
+    if (rows["note"] != "").any():
+        noted = base.transform_filter("datum.note !== ''")
+        words = noted.mark_text(align="right", dx=-_PADDING, dy=-4, fontSize=10)
+        layers.append(words.encode(text="note:N"))
+    return layers
 
 
-def _draw_mark(mark: Mark, encoding: Any, to_left: bool) -> list[Figure]:
+def _cursor(base: Figure, height: int) -> list[Figure]:
+    """Return a vertical line and points at the layer that the page points at."""
+    library = altair()
+    at_cursor = base.transform_filter("datum.x === cursor && isValid(datum.value)")
+    gray = library.value("#9aa0a6")
+    rule = at_cursor.mark_rule(strokeWidth=1).encode(
+        y=library.value(0), y2=library.value(height), color=gray
+    )
+    return [rule, at_cursor.mark_point(filled=True, size=40, opacity=1)]
+
+
+def _draw_mark(mark: Mark, across: Any, to_left: bool) -> list[Figure]:
     """Return a dashed line at a place of the horizontal axis, and its words above."""
     library = altair()
-    place = library.Chart(pd.DataFrame({"x": [mark.x], "words": [mark.words]})).encode(x=encoding)
-    rule = place.mark_rule(color=mark.color, strokeDash=[2, 3])
-    text = place.mark_text(
-        color=mark.color, align="right" if to_left else "left", dx=-4 if to_left else 4,
-        fontSize=10, baseline="bottom", dy=-3,
-    )  # fmt: skip
-    return [rule, text.encode(y=library.value(0), text="words:N")] if mark.words else [rule]
-
-
-def _bars(
-    chart: Chart, looks: pd.DataFrame, *, x: str = "layer", width: Any = 250, height: int = 180
-) -> Figure:
-    library = altair()
-    names = list(looks["name"])
-    rows = pd.concat(
-        [
-            pd.DataFrame(
-                {
-                    "x": [str(name) for name in line.layers],
-                    "value": np.asarray(line.values, float),
-                    "low": line.low if line.low is not None else np.nan,
-                    "high": line.high if line.high is not None else np.nan,
-                    "name": line.name if line.name in names else _key(line.name, alike=True),
-                }
-            )
-            for line in chart.lines
-        ],
-        ignore_index=True,
+    place = library.Chart(pd.DataFrame({"x": [mark.x], "words": [mark.words]})).encode(x=across)
+    align = "right" if to_left else "left"
+    words = place.mark_text(
+        color=mark.color,
+        align=align,
+        dx=-4 if to_left else 4,
+        fontSize=10,
+        baseline="bottom",
+        dy=-3,
     )
-    legend = library.Legend(title=None)
-    scale = library.Scale(domain=names, range=list(looks["color"]))
-    color = library.Color("name:N", scale=scale, legend=legend)
-    if _is_plain(chart):
-        color = library.value(COLORS[0])
+    return [
+        place.mark_rule(color=mark.color, strokeDash=[2, 3]),
+        words.encode(y=library.value(0), text="words:N"),
+    ]
+
+
+def _bars(chart: Chart, looks: pd.DataFrame) -> list[Figure]:
+    """Return bars with their intervals, and the level that they are compared with."""
+    library = altair()
+    rows = _rows(chart, looks, by_depth=False).assign(x=lambda frame: frame["x"].astype(str))
+    color = library.value(COLORS[0])
+    if not _is_plain(chart):
+        scale = library.Scale(domain=list(looks["name"]), range=list(looks["color"]))
+        color = library.Color("name:N", scale=scale, legend=library.Legend(title=None))
     base = library.Chart(rows).encode(
         x=library.X("x:N", sort=None, title=chart.x or None, axis=library.Axis(labelAngle=0)),
         xOffset=library.XOffset("name:N", sort=None),
     )
     lowest = float(rows["value"].min())
-    limits = library.Scale(domainMin=30) if lowest > 30 else library.Undefined  # zero says nothing
-    up = library.Y("value:Q", title=chart.unit or None, scale=limits)
-    layers = [base.mark_bar(clip=True).encode(y=up, color=color)]
+    # of high values, such as scores of 50 to 60, a bar from zero shows no difference
+    scale = library.Scale(domainMin=30) if lowest > 30 else library.Undefined
+    height = library.Y("value:Q", title=chart.unit or None, scale=scale)
+    layers = [base.mark_bar(clip=True).encode(y=height, color=color)]
     if rows["low"].notna().any():
         layers.append(base.mark_rule(color=INK).encode(y="low:Q", y2="high:Q"))
     if chart.level is not None:
-        level, words = chart.level
-        for sign in (1, -1) if lowest < 0 else (1,):
-            line = library.Chart(pd.DataFrame({"level": [sign * level], "words": [words]}))
-            rule = line.mark_rule(color=INK, strokeDash=_DASHED).encode(y="level:Q")
-            layers.append(rule)
-            if sign > 0:
-                text = line.mark_text(align="left", dy=-6, dx=2, fontSize=10, color=INK)
-                layers.append(text.encode(x=library.value(0), y="level:Q", text="words:N"))
-    return library.layer(*layers).properties(width=width, height=height, title=_title(chart))
+        level, name = chart.level
+        levels = [level, -level] if lowest < 0 else [level]
+        names = [name, ""][: len(levels)]
+        line = library.Chart(pd.DataFrame({"level": levels, "words": names})).encode(y="level:Q")
+        text = line.mark_text(align="left", dy=-6, dx=2, fontSize=10, color=INK)
+        layers.append(line.mark_rule(color=INK, strokeDash=_DASHED))
+        layers.append(text.encode(x=library.value(0), text="words:N"))
+    return layers
 
 
-def _title(chart: Chart) -> Any:
-    return altair().TitleParams(chart.title, anchor="start", fontSize=12)
-
-
-def _scale(chart: Chart, rows: pd.DataFrame) -> Any:
-    """Return the vertical scale: logarithmic for a wide range of positive values, if the chart asks
+def _vertical(chart: Chart, rows: pd.DataFrame, field: str) -> Any:
+    """Return the vertical axis: logarithmic for a wide range of positive values, if the chart asks
     for that."""
     library = altair()
     values = rows[["value", "low", "high"]].to_numpy()
     values = values[np.isfinite(values)]
-    if chart.limits is not None:
-        return library.Scale(domain=list(chart.limits), nice=False)
     is_wide = len(values) > 0 and values.min() > 0 and values.max() >= 3 * values.min()
-    if chart.log and is_wide:
-        return library.Scale(type="log", nice=False, padding=_OFFSET)
-    return library.Scale(zero=False, padding=_OFFSET)
+    scale = library.Scale(zero=False, padding=_PADDING)
+    if chart.limits is not None:
+        scale = library.Scale(domain=list(chart.limits), nice=False)
+    elif chart.log and is_wide:
+        scale = library.Scale(type="log", nice=False, padding=_PADDING)
+    axis = library.Axis(tickCount=5)
+    return library.Y(field, title=chart.unit or None, scale=scale, axis=axis)
 
 
 def _axis(values: pd.Series) -> Any:

@@ -1,4 +1,4 @@
-"""What a report says: runs of any kind are opened and put together."""
+"""Reports: runs of any kind are opened and put together on one page."""
 
 from __future__ import annotations
 
@@ -9,172 +9,134 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.choose.choice import Choice
-from layerscope.core.charts import Style
 from layerscope.core.files import exists
-from layerscope.core.runs import load_run
+from layerscope.core.runs import load_run, run_kinds
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.maps import LayerMap
-from layerscope.report.charts import styles
-from layerscope.report.headline import Headline, marks, page_headline
-from layerscope.report.notices import Notice, notices
-from layerscope.report.sections import sections
-from layerscope.report.sources import Block, Curves, Scores, Source
+from layerscope.report.section import Section
+from layerscope.report.words import Notice, headline, notices
+
+# The conventions that tell runs of one model apart, in this order
+_DISTINCT = (
+    "final norm",
+    "texts",
+    "longest text",
+    "rows",
+    "α",
+    "other options",
+    "tasks",
+    "views",
+)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
-    """Everything a report says. `styles` are those of the curves, then of the scores."""
+    """The contents of a page. `choices` are the layers that it points out, by model."""
 
-    curves: list[Curves]
-    scores: list[Scores]
-    blocks: list[Block]
-    marks: list[Choice]
+    sections: list[Section]
+    choices: dict[str, Choice]
     notices: list[Notice]
-    headline: Headline
-    styles: list[Style]
+    headline: list[str]
     made: str
-
-    @property
-    def runs(self) -> list[Source]:
-        """All of them."""
-        return [*self.curves, *self.scores, *self.blocks]
 
     @property
     def models(self) -> list[str]:
         """Names, each once."""
-        return list(dict.fromkeys(run.model for run in self.runs))
+        return list(dict.fromkeys(section.model for section in self.sections))
 
 
-def read(given: Any) -> Source | Choice:
-    """What a report shows of one thing: a folder, a run of any kind, a choice, or something that
-    was read already."""
-    thing: Any = given
-    if isinstance(given, (str, Path)):
-        is_choice = Path(given).suffix == ".json" and exists(given) and Path(given).is_file()
-        thing = Choice.from_json(Path(given)) if is_choice else load_run(given)
-    if isinstance(thing, (Curves, Scores, Block, Choice)):
+def read(thing: Any) -> Section | Choice:
+    """Return what a report shows of a folder, a run of any kind, a map, a section or a choice."""
+    if isinstance(thing, str | Path):
+        is_choice = Path(thing).suffix == ".json" and exists(thing) and Path(thing).is_file()
+        thing = Choice.from_json(Path(thing)) if is_choice else load_run(thing)
+    if isinstance(thing, Section | Choice):
         return thing
     if isinstance(thing, LayerMap):
-        title = f"{len(thing):,} {thing.kind} at every layer of {thing.model}"
-        return Block("map", title, thing.model, [title], label=thing.about, map=thing)
+        title = f"{len(thing):,} {thing.kind} at the layers of {thing.model}"
+        return Section("map", title, thing.model, [title], label=thing.about, map=thing)
     kind = getattr(thing, "kind", None)
     if not isinstance(kind, str):
         raise LayerscopeError(
-            f"a report cannot show a {type(thing).__name__}. Give folders of finished runs, runs, or choices of a layer."
+            f"a report cannot show a {type(thing).__name__}. Give folders of finished runs, runs, "
+            "or choices of a layer."
         )
-    return sections.get(kind).read(thing)
+    section: Section = run_kinds.get(kind).view("section")(thing)
+    return section
 
 
 def gather(runs: Iterable[Any], texts: bool = True) -> Report:
-    """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work
-    out what they show.
+    """Read runs of any kind, and choices, and work out what they show.
 
     Without `texts` nothing of what a run's items say is in it.
     """
-    sources = [read(one) for one in runs]
-    return _gather(sources if texts else [_without_texts(one) for one in sources])
-
-
-def _without_texts(source: Source | Choice) -> Source | Choice:
-    if not isinstance(source, Choice) and source.map is not None:
-        source = replace(source, map=source.map.without_texts())
-    if isinstance(source, Block):
-        source = replace(
-            source,
-            tables={
-                name: table for name, table in source.tables.items() if name not in source.private
-            },
-        )
-    return source
-
-
-def _gather(sources: Sequence[Source | Choice]) -> Report:
-    curves = [one for one in sources if isinstance(one, Curves)]
-    scores = [one for one in sources if isinstance(one, Scores)]
-    blocks = [one for one in sources if isinstance(one, Block)]
-    if not curves and not scores and not blocks:
+    parts = [read(run) for run in runs]
+    sections = [part for part in parts if isinstance(part, Section)]
+    if not sections:
         raise InvalidValueError(
             "a report needs at least one run: give the folder of a finished run."
         )
-    for score in scores:
-        if score.table.empty:
-            raise LayerscopeError(
-                f"the evaluation in {score.path} holds no scores: there is nothing to show."
-            )
-    _label(curves, scores, blocks)
-    marked = marks(curves, scores, [one for one in sources if isinstance(one, Choice)], blocks)
-    drawn = styles([(run.family, run.model) for run in curves]) + styles(
-        [(run.family, run.model) for run in scores]
-    )
-    known = {run.model: style for run, style in zip(curves, drawn, strict=False)}
-    for place, score in enumerate(
-        scores, start=len(curves)
-    ):  # an evaluation looks like the profile of its model
-        if score.model in known:
-            drawn[place] = Style(
-                known[score.model].color, drawn[place].dash, known[score.model].marker
-            )
+    if not texts:
+        sections = [section.without_texts() for section in sections]
+    for kind in dict.fromkeys(section.kind for section in sections):
+        _label([section for section in sections if section.kind == kind])
+    choices = _choices(sections, [part for part in parts if isinstance(part, Choice)])
     return Report(
-        curves,
-        scores,
-        blocks,
-        marked,
-        notices(curves, scores, marked, blocks),
-        page_headline(curves, scores, marked, blocks),
-        drawn,
+        sections,
+        choices,
+        notices(sections, choices),
+        headline(sections, choices),
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     )
 
 
-def _label(
-    curves: Sequence[Curves], scores: Sequence[Scores], blocks: Sequence[Block] = ()
-) -> None:
-    """Short names that tell the runs of a report apart: the model, and what differs where a model
-    has several."""
-    for block in blocks:
-        block.label = block.label or block.title
-    kinds: list[Sequence[Source]] = [curves, scores, blocks]
-    for kind in kinds:
-        names = [run.model for run in kind]
-        for run in kind:
-            if run.label:
-                continue
-            twins = [other for other in kind if other.model == run.model]
-            differing = [
-                name
-                for name in (
-                    "final norm",
-                    "texts",
-                    "longest text",
-                    "rows",
-                    "α",
-                    "other options",
-                    "tasks",
-                    "views",
-                )
-                if len({str(other.facts.get(name)) for other in twins}) > 1
+def _label(sections: Sequence[Section]) -> None:
+    """Give runs of one kind names that tell them apart: the model, and as few conventions as tell
+    its runs apart."""
+    for section in sections:
+        if section.kind not in ("profile", "evaluation"):
+            section.label = section.label or section.title
+    for model in dict.fromkeys(section.model for section in sections if not section.label):
+        runs = [section for section in sections if section.model == model]
+        distinct = [name for name in _DISTINCT if _differs(runs, name)]
+        labels = [model] * len(runs)
+        for name in distinct:
+            if len(set(labels)) == len(labels):
+                break
+            labels = [
+                f"{text} · {run.facts.get(name)}" for text, run in zip(labels, runs, strict=True)
             ]
-            # as few of them as tell this run from the others
-            for most in range(len(differing) + 1):
-                used = differing[:most]
-                if (
-                    sum(
-                        all(str(o.facts.get(n)) == str(run.facts.get(n)) for n in used)
-                        for o in twins
-                    )
-                    == 1
-                ):
-                    break
-            said = [
-                f"α {run.facts.get(name)}" if name == "α" else str(run.facts.get(name))
-                for name in used
-            ]
-            run.label = run.model + (
-                f" · {', '.join(said)}" if said and names.count(run.model) > 1 else ""
+        for place, (run, label) in enumerate(zip(runs, labels, strict=True), 1):
+            run.label = label
+            if labels.count(label) > 1:
+                path = getattr(run.run, "path", None)
+                run.label = f"{label} · {Path(path).name if path else f'run {place}'}"
+
+
+def _differs(sections: Sequence[Section], name: str) -> bool:
+    return len({str(section.facts.get(name)) for section in sections}) > 1
+
+
+def _choices(sections: Sequence[Section], choices: Sequence[Choice]) -> dict[str, Choice]:
+    """Return one choice per model: one that was given, an improvement's, or the one that its
+    evaluation or profile leads to."""
+    models = {section.model: section.blocks for section in sections if section.blocks}
+    by_model: dict[str, Choice] = {}
+    for choice in choices:
+        model = choice.model or next(iter(models))
+        if model not in models:
+            raise LayerscopeError(
+                f"the choice is for {model}, which is not among these runs: {', '.join(models)}."
             )
-        labels = [run.label for run in kind]
-        for place, run in enumerate(kind):
-            if labels.count(run.label) > 1:
-                run.label = (
-                    f"{labels[place]} · {Path(run.path).name if run.path else f'run {place + 1}'}"
-                )
+        by_model.setdefault(model, choice)
+    # the applied final norm hides the valley that rules without labels look at
+    for section in sorted(
+        sections,
+        key=lambda s: (not s.first, s.kind == "profile", s.facts.get("final norm") == "applied"),
+    ):
+        if section.choice is not None:
+            by_model.setdefault(section.model, section.choice)
+    return {
+        model: replace(choice, model=model, layers=models[model])
+        for model, choice in by_model.items()
+    }

@@ -12,7 +12,7 @@ from layerscope.improving import Improved
 from layerscope.improving.terminal import as_text
 from layerscope.report.contents import gather
 from layerscope.report.page import payload
-from layerscope.report.sections.improve import from_improvement, neighbors_side_by_side
+from layerscope.report.sections.improve import neighbors_side_by_side, section
 from tests.improving.test_improve import some_texts
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 from tests.tiny import tiny_model
@@ -49,11 +49,11 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
     profile = synthetic_run(improved.model, blocks=3)
     for runs in ([improved, profile], [profile, improved]):
         report = gather(runs)
-        (mark,) = report.marks
+        (mark,) = report.choices.values()
         assert (mark.layer, mark.readout, mark.rule, mark.layers) == (2, READOUTS[3], "improve", 3)
         found = "Reading layer 2 of 3 (one-word prompt, centered, no norm) finds the right neighbors 2.0 × as often as today"
-        assert report.headline.lead == f"{found}, at 0.33 × today's computation"
-        right, numbers, parts, valley = report.headline.points
+        assert report.headline[0] == f"{found}, at 0.33 × today's computation."
+        right, numbers, parts, valley = report.headline[1:]
         assert right.startswith(
             "Right neighbors are those on which the model's most consistent readings agree: of a text's 10"
         )
@@ -62,8 +62,8 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
             in numbers
         )
         assert parts.endswith("brings +0.150; read alike, layer 2 instead of 3 brings +0.050.")
-        assert valley == "The entropy valley at layer 1 is the attention sink."
-        assert "without labels" not in f"{report.headline.lead} {report.headline.points}"
+        assert valley.startswith("Prompt entropy has a valley at layer 1 (block.0)")
+        assert "without labels" not in str(report.headline)
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_a_choice_that_is_dear_to_use_says_what_is_cheaper(
 def test_scores_of_the_same_model_measure_the_choice_of_an_improvement(improved: Improved) -> None:
     scores = synthetic_evaluation(improved.model, blocks=3, readouts=READOUTS, best=1)
     report = gather([scores, improved])
-    assert [(mark.layer, mark.rule) for mark in report.marks] == [(2, "improve")]
-    assert report.headline.points[-1] == (
+    assert [(mark.layer, mark.rule) for mark in report.choices.values()] == [(2, "improve")]
+    assert report.headline[-1] == (
         "Measured on STSBenchmark: 40.0, against 20.0 at the last layer under plain/mean/applied/keep/none."
     )
     plain = synthetic_evaluation(improved.model, blocks=3, best=1)
-    assert "was not scored under one-word/last/raw" in gather([plain, improved]).headline.points[-1]
+    assert "was not scored under one-word/last/raw" in gather([plain, improved]).headline[-1]
 
 
 def test_an_improvement_alone_is_marked_and_shown_before_the_charts(improved: Improved) -> None:
     report = gather([improved])
-    assert [mark.layer for mark in report.marks] == [2]
+    assert [mark.layer for mark in report.choices.values()] == [2]
     (block,) = payload(report)["blocks"]
     assert block["chosen"]
     assert block["words"][0] == improved.choice.reason  # the headline is not said again
@@ -111,8 +111,8 @@ def test_a_model_that_is_left_as_it_is_says_so_once(improved: Improved) -> None:
     )
     kept = replace(improved, choice=choice, manifest={**improved.manifest, "evidence": evidence})
     report = gather([kept, synthetic_run(improved.model, blocks=3)])
-    assert report.headline.lead == "tiny-llama: keep the last layer, layer 3 of 3 (block.2)"
-    assert [mark.layer for mark in report.marks] == [3]
+    assert report.headline[0] == "tiny-llama: keep the last layer, layer 3 of 3 (block.2)."
+    assert [mark.layer for mark in report.choices.values()] == [3]
     (block,) = payload(report)["blocks"]
     assert block["title"].startswith("No better readout was found: tiny-llama on ")
     assert block["words"] == ["The texts do not show it."]
@@ -140,9 +140,11 @@ def test_the_page_shows_the_choice_and_the_neighbors(tmp_path: Path) -> None:
     wide = neighbors_side_by_side(run.neighbors)
     assert len(wide) == 15
     assert list(wide.columns) == ["text", "rank", "nearest today", "nearest now"]
-    block = from_improvement(run)
-    assert "finds the right neighbors" in block.lead[0]
-    assert block.grid is not None
-    assert block.grid.score.shape == (run.table["readout"].nunique(), 4)
+    part = section(run)
+    assert "finds the right neighbors" in part.lead[0]
+    assert [drawing.title for drawing in part.drawings] == [
+        "Every layer under every readout",
+        "What it costs",
+    ]
     page = layerscope.write_report([run], tmp_path / "report.html")
     assert run.model in page.read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ STUDY = RunKind(
     "layerscope_paper.studies.run:StudyRun",
     {
         "print": "layerscope_paper.studies.terminal:print_study",
+        "section": "layerscope_paper.studies.page:section",
         "html": "layerscope.report.notebook:result_html",
         "report": "layerscope.report.write:write_report",
     },
@@ -18,6 +19,7 @@ SWEEP = RunKind(
     "layerscope_paper.sweeps.run:Sweep",
     {
         "print": "layerscope_paper.sweeps.terminal:print_sweep",
+        "section": "layerscope_paper.sweeps.page:section",
         "html": "layerscope.report.notebook:result_html",
         "report": "layerscope.report.write:write_report",
     },

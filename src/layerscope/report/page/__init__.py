@@ -14,7 +14,8 @@ from typing import Any
 
 from layerscope.cache import cache_dir
 from layerscope.errors import one_line, printable
-from layerscope.report.charts import COLORS, require_charts
+from layerscope.extras import require
+from layerscope.report.charts import COLORS
 from layerscope.report.contents import Report
 from layerscope.report.page.payload import payload
 from layerscope.store import atomic
@@ -35,7 +36,7 @@ def page(report: Report) -> str:
         "style": _style(),
         "vega": packed_vega(),
         "script": _script(),
-        "lead": escape(one_line(report.headline.lead)),
+        "lead": escape(one_line(report.headline[0].removesuffix("."))),
         "data": inert_json(payload(report)),
     }
     first, *parts = _asset("page.html").split("{{")
@@ -67,7 +68,7 @@ def inert_json(value: Any) -> str:
 @cache
 def vega() -> str:
     """Return the program that draws the charts. It is put together once and kept in the cache."""
-    require_charts()
+    require("figures")
     file = cache_dir() / "vega" / f"{version('vl-convert-python')}.js"
     if not file.is_file():
         atomic.write_text(file, _bundle())

@@ -6,65 +6,67 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from layerscope.blocks.words import facts, headline
-from layerscope.core.charts import Figure
+from layerscope.core.charts import Chart, Figure, Line
 from layerscope.report.charts import plot_charts
-from layerscope.report.sources import Block, Chart, Line, Section, of_run
+from layerscope.report.section import Section
 
 if TYPE_CHECKING:
     from layerscope.blocks.result import FasterEncoder
 
 
-def from_faster(run: FasterEncoder) -> Block:
-    """The headline and its facts, two charts, and the tables."""
+def section(run: FasterEncoder) -> Section:
+    """Return the headline and its facts, two charts, and the tables."""
     lines = dict(facts(run.manifest))
-    front = run.front.rename(
-        columns={"count": "blocks", "blocks": "which", "ci_low": "from", "ci_high": "to"}
-    )
+    names = {"count": "blocks", "blocks": "which", "ci_low": "from", "ci_high": "to"}
+    front = run.front.rename(columns=names)
     front = front.round(dict.fromkeys(("agreement", "from", "to", "neighbors"), 3))
     front["chosen"] = ["chosen" if chosen else "" for chosen in front["chosen"]]
-    return Block(
-        "encoder",
+    return Section.of(
+        run,
         f"A faster encoder: {run.name}",
-        run.model,
         [f"{name[:1].upper()}{name[1:]}: {value}." for name, value in lines.items()],
+        model=run.model,
         charts=charts(run),
         tables={"Candidates": front, "What each removal leaves": run.removals},
         facts={"kind": "encoder", "texts": run.manifest["texts"]["name"], **lines},
         lead=[f"{headline(run.manifest)}."],
         inline=["Candidates"],
-        **of_run(run),
     )
 
 
 def charts(run: FasterEncoder) -> list[Chart]:
-    """What the removal of each single block costs, and the agreement by the blocks kept."""
-    found = []
+    """Return what the removal of each single block costs, and the agreement by the blocks kept."""
+    panels = []
     first = run.removals[run.removals["step"] == 1].sort_values("block")
     if len(first):
-        bars = Line("block", [f"{block}" for block in first["block"]], list(2 - first["closeness"]))
-        found.append(
+        loss = Line("block", [str(block) for block in first["block"]], list(2 - first["closeness"]))
+        says = (
+            "The correlation of all similarities with the whole encoder's plus the mean cosine to "
+            "its vectors, 2 for the whole, after a quick refit."
+        )
+        panels.append(
             Chart(
                 "What removing one block costs",
-                [bars],
+                [loss],
                 "closeness lost, of 2",
-                "The correlation of all similarities with the whole encoder's plus the mean cosine "
-                "to its vectors, 2 for the whole, after a quick refit.",
+                says,
                 x="block that is removed",
                 bars=True,
             )
         )
-    whole = run.front.iloc[:1]
     lines = []
     for name in ("as they are", "refitted"):
         rows = run.front.iloc[1:]
         rows = rows[rows["weights"] == name].sort_values("count")
         if len(rows):
-            counts = [*rows["count"], *whole["count"]]
-            values = [*rows["agreement"], *whole["agreement"]]
-            low, high = ([*rows[end], 1.0] for end in ("ci_low", "ci_high"))
+            whole = run.front.iloc[0]
+            counts = [*rows["count"], whole["count"]]
+            values = [*rows["agreement"], whole["agreement"]]
+            low = [*rows["ci_low"], 1.0]
+            high = [*rows["ci_high"], 1.0]
             lines.append(Line(name, counts, values, low, high))
     if lines:
-        found.append(
+        panels.append(
             Chart(
                 "Agreement with the whole encoder",
                 lines,
@@ -73,13 +75,10 @@ def charts(run: FasterEncoder) -> list[Chart]:
                 x="blocks kept",
             )
         )
-    return found
+    return panels
 
 
 def plot_faster(run: FasterEncoder) -> Figure:
     """Return both charts side by side."""
     first, _, second = headline(run.manifest).partition(": ")
     return plot_charts(charts(run), f"{first}, on {run.manifest['texts']['name']}", second)
-
-
-SECTION = Section("encoder", from_faster)

@@ -4,6 +4,7 @@ terminal."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,251 +12,298 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.choose.choice import readout_word
-from layerscope.core.charts import Figure
-from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
+from layerscope.choose.choice import Choice
+from layerscope.choose.select import select
+from layerscope.core.charts import Chart, Figure, Line
+from layerscope.core.readout import DEFAULT_READOUT, describe_readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL
-from layerscope.report.charts import plot_charts
-from layerscope.report.sources import Block, Chart, Line, Scores, Section, of_run, weights_text
+from layerscope.errors import LayerscopeError
+from layerscope.report.charts import INK, altair, draw_ties, plot_charts
+from layerscope.report.section import Section
 from layerscope.report.text import break_at_slashes, numeric_table, sparkline
+from layerscope.report.words import MEAN, PICKED, weights
 from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
 
+_NARROW = 24  # characters that a terminal of 80 leaves for a readout beside the numbers
+_MOST = 12  # readouts in the terminal
+_FEW = 3
 
-def from_evaluation(run: Evaluation) -> Scores:
-    """An evaluation."""
-    m, scores = run.manifest, run.scores.copy()
-    model, c = m["model"], m["conventions"]
-    for table in (scores, gains := run.gains.copy()):
-        table["readout"] = readout_names(table)
-        subsets = zip(table["task"], table["subset"], strict=True)
-        table["name"] = [
-            str(task) if subset in ("default", "") else f"{task} ({subset})"
-            for task, subset in subsets
-        ]
-    keys = ["name", "split", "readout", "layer"]
-    gained = gains[[*keys, "gain", *INTERVAL, "tied_best"]]
-    table = scores[[*keys, "score"]].merge(gained, on=keys, how="left")
-    several = table.groupby("name")["split"].nunique()
-    many = set(several[several > 1].index)
-    table["task"] = [
-        f"{n}, {s}" if n in many else n for n, s in zip(table["name"], table["split"], strict=True)
-    ]
-    table["tied"] = [value is True or value == 1 for value in table["tied_best"]]
-    kinds = (
-        dict(zip(table["task"], scores["task_type"], strict=True)) if "task_type" in scores else {}
+
+def section(run: Evaluation) -> Section:
+    """Return an evaluation with the mean by layer and the best layer of each task."""
+    rows = score_rows(run)
+    tasks = [task for task in rows["task"].unique() if task != MEAN]
+    readouts = rows["readout"].unique()
+    title = f"{run.name}: {len(tasks)} tasks × {len(readouts)} readouts, every layer"
+    made = Section.of(
+        run,
+        title,
+        [PICKED],
+        tables={"Best layer of each task": best_layers(rows)},
+        inline=["Best layer of each task"],
+        facts=_facts(run),
+        warnings=_warnings(run),
+        blocks=int(run.manifest["model"]["n_blocks"]),
+        choice=_choice(run),
+        rows=rows,
     )
-    specs = m.get("tasks", {})
-    facts = {
+    made.charts = [score_chart([made], main=True)]
+    return made
+
+
+def _choice(run: Evaluation) -> Choice | None:
+    """Return the choice by these scores; None where they allow none, such as those of one layer."""
+    try:
+        return select(run)
+    except LayerscopeError:
+        return None
+
+
+def score_rows(run: Evaluation) -> pd.DataFrame:
+    """Return scores and gains over the last layer in points, by task, readout and layer.
+
+    Rows of the mean over tasks come first if there are several tasks. A task's name has its subset
+    and split where they tell tasks apart.
+    """
+    keys = ["task", "split", "subset", "readout", "layer"]
+    scores = run.scores.assign(readout=readout_names(run.scores))
+    gains = run.gains.assign(readout=readout_names(run.gains))
+    gains = gains[[*keys, "gain", *INTERVAL, "tied_best"]]
+    rows = scores[[*keys, "score"]].merge(gains, on=keys, how="left")
+    has_subset = ~rows["subset"].isin(["default", ""])
+    names = rows["task"].where(~has_subset, rows["task"] + " (" + rows["subset"] + ")")
+    has_splits = rows.groupby(names)["split"].transform("nunique") > 1
+    rows["task"] = names.where(~has_splits, names + ", " + rows["split"])
+    rows["tied"] = [tied is True or tied == 1 for tied in rows["tied_best"]]
+    rows = rows[["task", "readout", "layer", "score", "gain", *INTERVAL, "tied"]]
+    for name in ("score", "gain", *INTERVAL):
+        rows[name] = 100 * rows[name].astype(float)
+    if rows["task"].nunique() == 1:
+        return rows
+    # a layer that is undefined for a task has no mean
+    means = rows.groupby(["readout", "layer"], sort=False)["score"].agg(
+        lambda values: values.mean(skipna=False)
+    )
+    mean = means.reset_index().assign(task=MEAN, tied=False)
+    last = mean.sort_values("layer").groupby("readout")["score"].last()
+    mean["gain"] = mean["score"] - mean["readout"].map(last)
+    return pd.concat([mean, rows], ignore_index=True)
+
+
+def _facts(run: Evaluation) -> dict[str, object]:
+    """Return the conventions of an evaluation."""
+    manifest = run.manifest
+    conventions = manifest["conventions"]
+    tasks = manifest.get("tasks", {})
+    limits = [f"{task['limit']} items" for task in tasks.values() if task.get("limit")]
+    names = ", ".join(tasks)
+    return {
         "kind": "evaluation",
-        "tasks": ", ".join(specs) if len(specs) <= 6 else f"{len(specs)} tasks",
-        "longest text": f"{c['max_length']} tokens",
-        "length of vectors": "1" if c.get("unit_length") else "as they come",
-        "items": ", ".join(f"{t}: {s.get('items')}" for t, s in specs.items())
-        if len(specs) <= 6
-        else "all",
-        "part of each task": next(
-            (f"{s['limit']} items" for s in specs.values() if s.get("limit")), "all of it"
-        ),
-        "score": c.get("score"),
-        "seed": c.get("seed"),
-        "intervals": c.get("intervals"),
-        "weights": weights_text(model),
-        "precision": model.get("dtype"),
-        "layerscope": m.get("layerscope"),
+        "tasks": names if len(tasks) <= 6 else f"{len(tasks)} tasks",
+        "longest text": f"{conventions['max_length']} tokens",
+        "length of vectors": "1" if conventions.get("unit_length") else "as they come",
+        "part of each task": limits[0] if limits else "all of it",
+        "score": conventions.get("score"),
+        "seed": conventions.get("seed"),
+        "intervals": conventions.get("intervals"),
+        "weights": weights(manifest["model"]),
+        "precision": manifest["model"].get("dtype"),
+        "layerscope": manifest.get("layerscope"),
     }
-    undefined = [str(line) for line in m["undefined"]]
-    warnings = [
-        *map(str, m["warnings"]),
-        *(f"undefined, left out: {line}" for line in undefined[:3]),
-    ]
-    warnings += (
-        [f"undefined, left out: {len(undefined) - 3} more readouts, in manifest.json"]
-        if len(undefined) > 3
-        else []
-    )
-    warnings += [f"{f['task']} could not be scored: {f['reason']}" for f in m["failed"]]
-    warnings += [
-        f"{n} of {m['counts']['texts']} texts were cut to {c['max_length']} tokens under template {template!r}."
-        for template, n in (m["counts"].get("truncated") or {}).items()
-        if n and not any("were cut" in w for w in m["warnings"])
-    ]
-    own = {**of_run(run), "facts": facts, "warnings": warnings}
-    shown = table[["task", "readout", "layer", "score", "gain", *INTERVAL, "tied"]]
-    tasks, readouts = (list(dict.fromkeys(names)) for names in (table["task"], scores["readout"]))
-    return Scores(str(model["name"]), int(model["n_blocks"]), shown, tasks, kinds, readouts, **own)
 
 
-SECTION = Section("evaluation", from_evaluation)
+def _warnings(run: Evaluation) -> list[str]:
+    """Return the run's warnings, what could not be scored, and which texts were cut."""
+    manifest = run.manifest
+    warnings = [str(text) for text in manifest["warnings"]]
+    undefined = [str(text) for text in manifest["undefined"]]
+    warnings += [f"undefined, left out: {text}" for text in undefined[:_FEW]]
+    if len(undefined) > _FEW:
+        more = len(undefined) - _FEW
+        warnings.append(f"undefined, left out: {more} more readouts, in manifest.json")
+    warnings += [f"{f['task']} could not be scored: {f['reason']}" for f in manifest["failed"]]
+    return warnings
 
 
-def score_chart(score: Scores) -> Chart:
-    """Mean score by layer, one line per readout, the reference first."""
+def best_layers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the best layer of each task under each readout, in points."""
+    best = []
+    tasks = rows[(rows["task"] != MEAN) & rows["score"].notna()]
+    for (readout, task), curve in tasks.groupby(["readout", "task"], sort=False):
+        layers = curve.sort_values("layer")
+        top = layers.iloc[int(layers["score"].argmax())]
+        points = [round(float(top[name]), 1) for name in ("gain", *INTERVAL)]
+        tied = ", ".join(layer_ranges(layers.loc[layers["tied"], "layer"].astype(int).tolist()))
+        scores = [round(float(layers["score"].iloc[-1]), 2), round(float(top["score"]), 2)]
+        best.append([task, readout, *scores, int(top["layer"]), *points, tied])
+    head = ["task", "readout", "last", "best", "layer", "gain", *INTERVAL, "tied layers"]
+    return pd.DataFrame(best, columns=head)
+
+
+def score_chart(sections: Sequence[Section], main: bool = False) -> Chart:
+    """Return scores by layer, a line per readout, the default one first.
+
+    A switch of the page shows one task; with `main` there is the mean alone.
+    """
+    several = len(sections) > 1
     lines = []
-    for readout in sorted(score.readouts, key=lambda name: name != score.reference):
-        mean = 100 * score.mean(readout)
-        lines.append(
-            Line(readout, [int(layer) for layer in mean.index], list(mean), blocks=score.n_blocks)
+    for part in sections:
+        groups = dict(iter(part.rows.groupby(["task", "readout"], sort=False)))
+        first = part.rows["task"].iloc[0]
+        for (task, readout), curve in sorted(
+            groups.items(), key=lambda item: item[0][1] != DEFAULT_READOUT
+        ):
+            if main and task != first:
+                continue
+            name = str(readout) if main else describe_readout(str(readout))
+            if several:
+                name = (
+                    f"{part.label} · {name}" if part.rows["readout"].nunique() > 1 else part.label
+                )
+            values = list(curve["score"])
+            tags = {"task": str(task)}
+            lines.append(Line(name, list(curve["layer"]), values, blocks=part.blocks, tags=tags))
+    title = "Score by layer"
+    if main:
+        title = f"{sections[0].model}: {sections[0].rows['task'].iloc[0]}"
+    return Chart(title, lines, "main score × 100")
+
+
+def score_cells(sections: Sequence[Section]) -> pd.DataFrame:
+    """Return a row per task and layer for the grid of gains, with its words."""
+    frames = []
+    for part in sections:
+        rows = part.rows.dropna(subset=["score"])
+        best = rows.groupby(["task", "readout"])["score"].idxmax()
+        cells = rows.assign(
+            by_evaluation=part.label,
+            by_readout=rows["readout"],
+            name=rows["task"],
+            best=rows.index.isin(best),
+            words=[_words(row) for row in rows.to_dict("records")],
         )
-    what = score.tasks[0] if len(score.tasks) == 1 else f"mean over {score.mean_says}"
-    return Chart(f"{score.label or score.model}: {what}", lines, "main score × 100")
+        frames.append(cells)
+    columns = ["by_evaluation", "by_readout", "name", "layer", "gain", "tied", "best", "words"]
+    return pd.concat(frames, ignore_index=True)[columns]
+
+
+def _words(row: dict[Any, Any]) -> str:
+    """Return a cell of the grid in words, for a tooltip."""
+    words = f"{row['task']} · layer {row['layer']} · {row['score']:.2f} · {row['gain']:+.1f}"
+    low, high = row[INTERVAL[0]], row[INTERVAL[1]]
+    if low == low:
+        words += f" [{low:+.1f}, {high:+.1f}]"
+    return f"{words} over the last layer{' · tied with the best' if row['tied'] else ''}"
+
+
+def score_grid(cells: pd.DataFrame) -> Figure:
+    """Return a grid of tasks by layers: gains over the last layer, the best outlined."""
+    library = altair()
+    tasks = list(cells["name"].unique())
+    axis = library.Axis(labelAngle=0, labelOverlap=True)
+    scale = library.Scale(range=["#b8500a", "#f1f1ee", "#0a5a94"], domainMid=0, interpolate="rgb")
+    legend = library.Legend(orient="top", gradientLength=160)
+    # not by a list of names: Vega-Lite would write them into an expression
+    order = library.EncodingSortField("order", op="min")
+    color = library.Color("gain:Q", title="points over the last layer", scale=scale, legend=legend)
+    base = library.Chart(cells.assign(order=cells["name"].map(tasks.index))).encode(
+        x=library.X("layer:O", title="layer", axis=axis),
+        y=library.Y("name:N", sort=order, title=None, axis=library.Axis(labelLimit=180)),
+        tooltip="words:N",
+        description="words:N",
+    )
+    best = base.transform_filter("datum.best").mark_rect(
+        filled=False, stroke=INK, strokeWidth=2, opacity=1
+    )
+    layers = [base.mark_rect().encode(color=color), draw_ties(base), best]
+    return library.layer(*layers).properties(width="container", height=20 * len(tasks))
 
 
 def plot_scores(run: Evaluation) -> Figure:
     """Draw the mean score by layer, one line per readout."""
-    score = from_evaluation(run)
-    return plot_charts([score_chart(score)], f"{score.model}, {len(score.tasks)} tasks")
-
-
-def scores_block(score: Scores, every_readout: bool = True) -> Block:
-    """An evaluation where it is shown alone: the mean by layer, and each task's best layer, under
-    its best readout or all."""
-    best: dict[Any, list[list[Any]]] = {}
-    for readout in score.readouts:
-        scored = score.table[score.table["readout"] == readout].dropna(subset=["score"])
-        for task, group in scored.groupby("task", sort=False):
-            top, last = (
-                group.iloc[int(group["score"].argmax())],
-                group.iloc[int(group["layer"].argmax())],
-            )
-            gain = f"{100 * top['gain']:+.1f}" if math.isfinite(top["gain"]) else "–"
-            tied = ", ".join(layer_ranges([int(k) for k in group.loc[group["tied"], "layer"]]))
-            row = [
-                task,
-                readout,
-                f"{100 * last['score']:.2f}",
-                f"{100 * top['score']:.2f}",
-                int(top["layer"]),
-                gain,
-                tied,
-            ]
-            best.setdefault((task, readout) if every_readout else task, []).append(row)
-    rows = [max(some, key=lambda row: float(row[3])) for some in best.values()]
-    table = pd.DataFrame(
-        rows, columns=["task", "readout", "last", "best", "layer", "gain over last", "tied"]
-    )
-    title = f"{score.model}: {len(score.tasks)} tasks × {len(score.readouts)} readouts, every layer"
-    return Block(
-        "evaluation",
-        title,
-        score.model,
-        [PICKED],
-        [score_chart(score)],
-        {"": table},
-        warnings=score.warnings,
-        inline=[""],
-    )
-
-
-PICKED = "the best was picked on these items, so its gain is too high; `layerscope select` says what can be promised"
-_NARROW = 24  # characters that a terminal of 80 leaves for a readout beside the numbers
+    part = section(run)
+    tasks = [task for task in part.rows["task"].unique() if task != MEAN]
+    return plot_charts(part.charts, f"{part.model}, {len(tasks)} tasks")
 
 
 def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
     """Print an evaluation for a person. Scores are MTEB's main scores × 100."""
     console = console or Console()
-    m = run.manifest
+    manifest = run.manifest
+    counts = manifest["counts"]
+    conventions = manifest["conventions"]
+    unit = "vectors of length 1 · " if conventions.get("unit_length") else ""
     console.print(
-        f"\n[bold]{escape(str(m['model']['name']))}[/]  {m['model']['n_blocks']} blocks · {m['counts']['texts']} distinct texts, "
-        f"{m['counts']['encoded']} encoded now · up to {m['conventions']['max_length']} tokens · "
-        f"{'vectors of length 1 · ' if m['conventions'].get('unit_length') else ''}scores × 100"
+        f"\n[bold]{escape(run.name)}[/]  {manifest['model']['n_blocks']} blocks · "
+        f"{counts['texts']} distinct texts, {counts['encoded']} encoded now · up to "
+        f"{conventions['max_length']} tokens · {unit}scores × 100"
     )
-    console.print(_best(run))
-    console.print(
-        _readouts(run, width=31 if console.width >= 100 else 24, names=max(20, console.width - 50))
-    )
-    for line in m["undefined"][:3]:
-        console.print(f"[yellow]undefined[/] {escape(line)}")
-    if len(m["undefined"]) > 3:
-        console.print(
-            f"[yellow]undefined[/] … and {len(m['undefined']) - 3} more, in manifest.json"
-        )
-    print_notes(console, m["warnings"])
+    console.print(_best_table(run))
+    console.print(_readout_table(run, console.width))
+    for text in manifest["undefined"][:_FEW]:
+        console.print(f"[yellow]undefined[/] {escape(str(text))}")
+    if len(manifest["undefined"]) > _FEW:
+        more = len(manifest["undefined"]) - _FEW
+        console.print(f"[yellow]undefined[/] … and {more} more, in manifest.json")
+    print_notes(console, manifest["warnings"])
     for failure in run.failed:
         console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")
 
 
-def gain_parts(readout: str, of_readout: float, of_layer: float) -> str:
-    """A gain over the last layer of the default readout, told by its causes, in points.
+def _best_table(run: Evaluation) -> Table:
+    """Return the best layer of each task.
 
-    >>> gain_parts("one-word/last/raw/keep/none", 43.4, 0.4)
-    'template +43.4, layer +0.4'
+    With several readouts the gain is over the default readout's last layer. The readout then stands
+    below the task's name, the ties below the gain.
     """
-    return f"{readout_word(readout)} {of_readout:+.1f}, layer {of_layer:+.1f}"
-
-
-def _best(run: Evaluation) -> Table:
-    """The best layer of each task. With several readouts the gain is over what a user has who
-    changes nothing: the last layer, read the default way; the readout stands below the task's name,
-    the ties below the gain."""
-    rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
-    many = run.scores.groupby(READOUT_COLUMNS).ngroups > 1
-    against = (
-        "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
-    )
-    than = "default" if against else "last"
+    best = run.best()
+    has_several = len(set(readout_names(run.scores))) > 1
+    over_default = has_several and np.isfinite(best["gain_over_default"].astype(float)).all()
+    baseline = "default" if over_default else "last"
+    headings = ["task", baseline, "best", "@ layer", f"gain over {baseline}"]
     # where it is narrow, words give way, not numbers
-    table = numeric_table("task", than, "best", "@ layer", f"gain over {than}", words=["task"])
-    if not many:
+    table = numeric_table(*headings, words=["task"])
+    if not has_several:
         table.add_column("tied for best", min_width=13)
-    for row in rows:
-        name = escape(
-            row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})"
-        )
-        gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}"
-        numbers = [
-            f"{100 * row[f'{against}last']:.2f}",
-            f"{100 * row['best']:.2f}",
-            str(row["layer"]),
-        ]
-        if against and row["readout"] != DEFAULT_READOUT:
-            of_layer = 100 * row["gain"]
-            parts = gain_parts(row["readout"], 100 * row["gain_over_default"] - of_layer, of_layer)
-            gained += f"\n[dim]{parts}[/]"
-        tied, readout = ", ".join(layer_ranges(row["tied"])), escape(row["readout"])
-        if many:
-            table.add_row(
-                f"{name}\n[dim]{break_at_slashes(readout, _NARROW)}[/]",
-                *numbers,
-                f"{gained}\n[dim]ties: {tied}[/]",
-            )
+    for row in best.to_dict("records"):
+        name = row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})"
+        before = row["default_last"] if over_default else row["last"]
+        gain = row["gain_over_default"] if over_default else row["gain"]
+        cells = [f"{100 * before:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
+        tied = ", ".join(layer_ranges(row["tied"]))
+        if has_several:
+            readout = break_at_slashes(escape(row["readout"]), _NARROW)
+            cells = [f"{escape(name)}\n[dim]{readout}[/]", *cells]
+            table.add_row(*cells, f"{100 * gain:+.1f}\n[dim]ties: {tied}[/]")
         else:
-            table.add_row(name, *numbers, gained, tied)
-    table.caption = PICKED + (
-        "\ndefault: the last layer under plain/mean/applied/keep/none" if against else ""
-    )
+            table.add_row(escape(name), *cells, f"{100 * gain:+.1f}", tied)
+    table.caption = PICKED
+    if over_default:
+        table.caption += f"\ndefault: the last layer under {DEFAULT_READOUT}"
     table.caption_justify = "left"
     return table
 
 
-def _readouts(run: Evaluation, width: int, names: int) -> Table:
-    """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width`
-    characters."""
-    table = numeric_table(
-        "mean over tasks", "layer 0 → last", "best", "last", words=["mean over tasks"]
-    )
-    lines = []
-    for key, group in run.scores.groupby(READOUT_COLUMNS):
-        by_task = group.groupby(["task", "layer"])["score"].mean().unstack("task")
-        # a layer that is undefined for a task has no mean
-        lines.append(
-            (
-                Readout(*map(str, key)).name,
-                by_task.index.to_numpy(),
-                by_task.to_numpy().mean(axis=1),
-            )
-        )
-    known = [line for line in lines if np.isfinite(line[2]).any()]
-    for name, layers, means in sorted(known, key=lambda line: -float(np.nanmax(line[2])))[:12]:
-        at = int(np.nanargmax(means))
-        last = f"{100 * means[-1]:.2f}" if math.isfinite(means[-1]) else "–"
+def _readout_table(run: Evaluation, width: int) -> Table:
+    """Return the mean over tasks at every layer, one line per readout, the best first."""
+    table = numeric_table(MEAN, "layer 0 → last", "best", "last", words=[MEAN])
+    scores = run.scores.assign(readout=readout_names(run.scores))
+    by_task = scores.groupby(["readout", "layer", "task"])["score"].mean().unstack("task")
+    means = 100 * by_task.mean(axis=1, skipna=False)
+    curves = {name: curve.droplevel(0) for name, curve in means.groupby("readout")}
+    defined = {name: curve for name, curve in curves.items() if curve.notna().any()}
+    ranked = sorted(defined, key=lambda name: -float(defined[name].max()))
+    for name in ranked[:_MOST]:
+        curve = defined[name]
+        last = float(curve.iloc[-1])
         table.add_row(
-            escape(break_at_slashes(name, names)),
-            sparkline(means, width),
-            f"{100 * means[at]:.2f} @ {layers[at]}",
-            last,
+            escape(break_at_slashes(str(name), max(20, width - 50))),
+            sparkline(curve, 31 if width >= 100 else 24),
+            f"{curve.max():.2f} @ {curve.idxmax()}",
+            f"{last:.2f}" if math.isfinite(last) else "–",
         )
     return table

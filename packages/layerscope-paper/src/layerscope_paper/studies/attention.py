@@ -106,7 +106,7 @@ class Attention(Study):
             "attention_on_first": "--",
             "attention_if_uniform": ":",
         }
-        for name, color in model_colors(manifest, table).items():
+        for name, color in model_colors(table).items():
             mine = table[table["model"] == name]
             for metric, style in looks.items():
                 draw_band(left, mine[mine["metric"] == metric], color, linestyle=style)

@@ -122,7 +122,7 @@ class Compare(Study):
         value per prompt."""
         values, differences = table[table["kind"] == "value"], table[table["kind"] == "difference"]
         base = manifest["conventions"]["base"]
-        colors = model_colors(manifest, values)
+        colors = model_colors(values)
         others = [
             panel
             for panel in wanted_panels(values)

@@ -8,11 +8,11 @@ from typing import Any
 
 from layerscope.core.conventions import Reading
 from layerscope.extras import MissingExtraError
-from layerscope.report.sources import Block, Section, of_run
+from layerscope.report.section import Section
 
 
-def from_study(run: Any) -> Block:
-    """The answer first. The figure is the one in the run's folder, or drawn now."""
+def section(run: Any) -> Section:
+    """Return the answer first. The figure is the one in the run's folder, or drawn now."""
     m = run.manifest
     conventions = m.get("conventions", {})
     models = list(conventions.get("models", {}) or [])
@@ -35,15 +35,15 @@ def from_study(run: Any) -> Block:
         **{f"option {name}": value for name, value in m.get("options", {}).items()},
         "layerscope": m.get("layerscope"),
     }
-    return Block(
-        "study",
+    return Section.of(
+        run,
         f"Study: {m['title']}",
-        ", ".join(models) or run.name,
         run.verdict,
+        model=", ".join(models) or run.name,
         tables={f"Study {run.name}": run.table},
         figures=figures,
         facts=facts,
-        **{**of_run(run), "warnings": warnings},
+        warnings=warnings,
     )
 
 
@@ -53,6 +53,3 @@ def _figure(run: Any) -> bytes:
     stream = io.BytesIO()
     run.plot().savefig(stream, format="png")
     return stream.getvalue()
-
-
-SECTION = Section("study", from_study)

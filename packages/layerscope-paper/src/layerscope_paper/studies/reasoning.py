@@ -122,7 +122,7 @@ class Reasoning(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against position, a color per model, a column per group of layers."""
-        colors = model_colors(manifest, table)
+        colors = model_colors(table)
         figure, axes = grid(1, len(THIRDS), 10.6, 3.6, sharey=True)
         table = table.assign(third=third_of(table["depth"].to_numpy()))
         looks: dict[str, dict[str, Any]] = {

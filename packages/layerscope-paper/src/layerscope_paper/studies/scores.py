@@ -107,7 +107,7 @@ class Scores(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Mean scores by depth; the mean gain of each rule over the last layer."""
-        colors = model_colors(manifest, table)
+        colors = model_colors(table)
         figure, axes = grid(1, 2, 9.0, 3.4)
         left, right = axes[0]
         chosen = table[table["kind"] == "choice"]

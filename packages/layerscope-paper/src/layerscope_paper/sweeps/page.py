@@ -11,7 +11,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.core.tables import lowest_and_highest
 from layerscope.metrics import main_metrics, metrics
 from layerscope.metrics.registry import is_plugin
-from layerscope.report.sources import Block, Chart, Line, Section, of_run
+from layerscope.report.section import Chart, Line, Section
 
 _MOST = 12  # lines on one chart
 
@@ -22,8 +22,8 @@ def _few_metrics(names: Any) -> list[str]:
     return [*shown[:3], *(name for name in shown[3:] if is_plugin(known[name]))]
 
 
-def from_sweep(run: Any) -> Block:
-    """One block for all jobs; each job's own folder opens as a run of its own."""
+def section(run: Any) -> Section:
+    """Return one section for all jobs; each job's own folder opens as a run of its own."""
     jobs, table = run.jobs, run.table
     ended = jobs["status"].value_counts()
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
@@ -35,23 +35,20 @@ def from_sweep(run: Any) -> Block:
     ]
     charts += [chart for chart in (_score_chart(table),) if chart is not None]
     models = list(dict.fromkeys(str(name) for name in jobs["model"]))
-    return Block(
-        "sweep",
+    return Section.of(
+        run,
         f"Sweep: {run.name}",
-        ", ".join(models[:4]) + (" …" if len(models) > 4 else ""),
         words,
-        charts,
-        {"Jobs": jobs, "Lowest and highest of every job": _extremes(table)},
+        model=", ".join(models[:4]) + (" …" if len(models) > 4 else ""),
+        charts=charts,
+        tables={"Jobs": jobs, "Lowest and highest of every job": _extremes(table)},
         facts={
             "kind": "sweep",
             "models": len(models),
             "jobs": len(jobs),
             "layerscope": run.manifest.get("layerscope"),
         },
-        **{
-            **of_run(run),
-            "warnings": [f"the job {one['job']} failed: {one['reason']}" for one in run.failed],
-        },
+        warnings=[f"the job {job['job']} failed: {job['reason']}" for job in run.failed],
     )
 
 
@@ -106,6 +103,3 @@ def _extremes(table: pd.DataFrame) -> pd.DataFrame:
         low, high = lowest_and_highest(part["layer"], part["value"]).values()
         rows.append([*key, low["value"], low["layer"], high["value"], high["layer"]])
     return pd.DataFrame(rows, columns=[*keys, "lowest", "at", "highest", "at layer"])
-
-
-SECTION = Section("sweep", from_sweep)

@@ -20,8 +20,8 @@ function buildTheme() {
 
 function buildTop() {
   $("subject").textContent = data.subject.join("  ·  ");
-  $("points").append(...data.headline.points.map((text) => el("li", {}, text)));
-  $("points").hidden = !data.headline.points.length;
+  $("points").append(...data.headline.slice(1).map((text) => el("li", {}, text)));
+  $("points").hidden = data.headline.length < 2;
   const few = 8;
   const list = data.notices.map((n) => el("li", { "data-level": n.level }, el("span", { class: "tag" }, n.level === "warn" ? "Mind" : "Note"), el("span", {}, el("b", {}, n.about + ": "), n.text)));
   // what may mislead a reader is told at once, the rest behind the content

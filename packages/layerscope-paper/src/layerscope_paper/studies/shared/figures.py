@@ -77,11 +77,10 @@ def legend_below(figure: Figure, colors: Mapping[str, Any], columns: int | None 
     legend(figure, colors, loc="outside lower center", ncols=columns or len(colors), fontsize=8)
 
 
-def model_colors(manifest: dict[str, Any], table: pd.DataFrame) -> dict[str, str]:
-    """A color for each model of a table: its family's own where it has one."""
+def model_colors(table: pd.DataFrame) -> dict[str, str]:
+    """Return a color for each model of a table."""
     labels = list(dict.fromkeys(table["model"]))
-    identities = manifest.get("conventions", {}).get("models", {})
-    looks = styles([(str(identities.get(label, {}).get("family", "")), label) for label in labels])
+    looks = styles(labels)
     return {label: COLORS[look.color] for label, look in zip(labels, looks, strict=True)}
 
 

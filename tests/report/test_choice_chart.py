@@ -10,27 +10,25 @@ import pytest
 
 from layerscope.errors import LayerscopeError
 from layerscope.report.charts import save_figure
-from layerscope.report.choosing import grid_of, groups, place_words, plot_choice
+from layerscope.report.choice_chart import candidate_rows, plot_choice
 from tests.report.synthetic import synthetic_improvement
 
 
-def test_rows_are_in_words_and_places_are_those_of_the_table() -> None:
+def test_rows_are_in_words_and_scores_are_those_of_the_table() -> None:
     run = synthetic_improvement()
-    grid = grid_of(run)
-    assert grid is not None
-    assert grid.rows[0] == ("plain text", "mean")
-    assert grid.rows[-1] == ("plain text", "head")
-    assert groups(grid) == ["plain text"] * 12 + ["prompts"] * 4 + ["heads"]
-    assert grid.today == (0, 6)
-    assert place_words(grid, grid.chosen) == "layer 4, one-word prompt, centered, no norm"
+    rows = candidate_rows(run)
+    assert rows is not None
+    first = rows.drop_duplicates("readout")
+    assert list(first["readout"])[:1] == ["plain text, mean"]
+    assert list(first["readout"])[-1:] == ["head on plain text"]
+    assert list(first["kind"]) == ["plain text"] * 12 + ["prompts"] * 4 + ["heads"]
     heads = run.table[run.table["readout"] == "plain/mean/applied/keep/head"].sort_values("layer")
-    assert list(grid.score[-1]) == list(heads["score"])
-    assert grid.score[grid.chosen] == grid.score.max() == 0.4
-    assert grid.cost is not None
-    at = [(grid.cost[place], grid.score[place]) for place in grid.front]
-    assert at == sorted(at)
-    for cost, score in at:  # nothing that costs as little is better
-        assert score == grid.score[grid.cost <= cost + 1e-12].max()
+    assert list(rows[rows["kind"] == "heads"]["score"]) == list(heads["score"])
+    places = rows[rows["place"] != ""].set_index("place")
+    assert (places["readout"]["today"], places["layer"]["today"]) == ("plain text, mean", 6)
+    assert places["score"]["chosen"] == rows["score"].max() == 0.4
+    for row in rows[rows["front"]].to_dict("records"):  # nothing that costs as little is better
+        assert row["score"] == rows[rows["cost"] <= row["cost"] + 1e-12]["score"].max()
 
 
 def test_scores_that_are_missing_or_undefined() -> None:
@@ -39,14 +37,13 @@ def test_scores_that_are_missing_or_undefined() -> None:
     run.table = run.table[
         ~((run.table["layer"] == 2) & (run.table["readout"].str.startswith("one-word")))
     ]
-    grid = grid_of(run)
-    assert grid is not None
-    assert np.isnan(grid.score[:, 0]).all()
-    assert np.isnan(grid.score[12:16, 2]).all()
-    assert not grid.tied[12:16, 2].any()
+    rows = candidate_rows(run)
+    assert rows is not None
+    assert 0 not in set(rows["layer"])
+    assert 2 not in set(rows[rows["kind"] == "prompts"]["layer"])
     plot_choice(run)
     run.table = run.table.iloc[:0]
-    assert grid_of(run) is None
+    assert candidate_rows(run) is None
     with pytest.raises(LayerscopeError, match="nothing to draw"):
         run.plot()
 
@@ -61,7 +58,7 @@ def test_the_picture_marks_today_the_choice_and_the_budget(tmp_path: Path) -> No
     marked = rows[rows["place"] != ""].set_index("place")["words"]
     assert marked["today"].startswith("layer 100, plain text, mean · ")
     assert marked["chosen"].startswith("layer 70, one-word prompt, centered, no norm · 0.400 [")
-    assert marked["chosen"].endswith(" · chosen · not told from the best")
+    assert marked["chosen"].endswith(" · chosen · cannot be told from the best")
     drawn = costs.to_dict()
     assert drawn["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
     assert any("budget" in str(values) for values in drawn["datasets"].values())
