@@ -10,18 +10,18 @@ __all__ = ["lowest_and_highest", "pivot"]
 
 
 def lowest_and_highest(layers: Any, values: Any) -> dict[str, dict[str, Any]]:
-    """Where a curve over layers is lowest and highest; undefined values are left out; empty where
+    """Return where a curve over layers is lowest and highest; undefined values are left out; empty where
     all are undefined."""
-    known = [
+    points = [
         (float(value), int(layer))
         for layer, value in zip(layers, values, strict=True)
         if value == value
     ]
-    if not known:
+    if not points:
         return {}
     ends = {
-        "lowest": min(known, key=lambda point: point[0]),
-        "highest": max(known, key=lambda point: point[0]),
+        "lowest": min(points, key=lambda point: point[0]),
+        "highest": max(points, key=lambda point: point[0]),
     }
     return {name: {"layer": layer, "value": value} for name, (value, layer) in ends.items()}
 
@@ -29,6 +29,6 @@ def lowest_and_highest(layers: Any, values: Any) -> dict[str, dict[str, Any]]:
 def pivot(
     rows: pd.DataFrame, column: str | list[str], index: str = "layer", value: str = "value"
 ) -> pd.DataFrame:
-    """A tidy table as a wide one; the columns keep the order in which they first come."""
+    """Return a tidy table as a wide one; the columns keep the order in which they first come."""
     table = rows.pivot_table(index=index, columns=column, values=value, aggfunc="first", sort=False)
     return table.sort_index()

@@ -53,11 +53,11 @@ class LayerMap:
     @property
     def table(self) -> pd.DataFrame:
         """The trustworthiness of the picture: a row per reading and layer."""
-        parts = [
+        frames = [
             pd.DataFrame({"reading": r.name, "layer": r.layers, "trust": r.trust})
             for r in self.readings
         ]
-        return pd.concat(parts, ignore_index=True)
+        return pd.concat(frames, ignore_index=True)
 
     def without_texts(self) -> LayerMap:
         """Return the map with nothing of what the items say: columns of numbers, and clusters
@@ -299,8 +299,8 @@ def _pack_array(values: np.ndarray) -> str:
 
 def _shorten(texts: list[str]) -> list[str]:
     """Return the texts, shortened as far as the page has to stay small."""
-    for most in (_MOST_LETTERS, 1000, 500, 250, 120):
-        short = [text if len(text) <= most else text[: most - 1] + "…" for text in texts]
+    for letters in (_MOST_LETTERS, 1000, 500, 250, 120):
+        short = [text if len(text) <= letters else text[: letters - 1] + "…" for text in texts]
         if len(json.dumps(short, ensure_ascii=False).encode()) <= _BYTES_PER_TEXT * len(texts):
             break
     return short

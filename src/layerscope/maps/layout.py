@@ -45,7 +45,7 @@ class Reading:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the picture at the layer that is used may be shown."""
+        """True if the picture at the layer that is used may be shown."""
         return bool(self.trust[self.layers.index(self.at)] >= TRUSTED)
 
 
@@ -99,9 +99,11 @@ def _embed(rows: np.ndarray, start: np.ndarray | None) -> np.ndarray:
     perplexity = min(20.0, (len(rows) - 1) / 3)
     options = {"perplexity": perplexity, "angle": 0.8, "random_state": 0}
     if start is None:
-        made = TSNE(init="pca", max_iter=500, **options).fit_transform(rows)
+        points = TSNE(init="pca", max_iter=500, **options).fit_transform(rows)
     else:
-        first = start.astype(np.float32)
+        initial = start.astype(np.float32)
         # exaggeration would tear the points apart again
-        made = TSNE(init=first, early_exaggeration=1.0, max_iter=250, **options).fit_transform(rows)
-    return np.asarray(made - made.mean(0), dtype=np.float32)
+        points = TSNE(init=initial, early_exaggeration=1.0, max_iter=250, **options).fit_transform(
+            rows
+        )
+    return np.asarray(points - points.mean(0), dtype=np.float32)

@@ -1,2 +1,2 @@
-"""What people look at: tables in the terminal, figures, a notebook's view of a run, and a report in
+"""Tables in the terminal, figures, a notebook's view of a run, and a report in
 one file."""

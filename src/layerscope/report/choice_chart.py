@@ -76,8 +76,8 @@ def _order(name: str) -> tuple[Any, ...]:
     """Return a sort key: plain text, prompts, heads; within each, the unmodified mean first."""
     readout = Readout(*name.rsplit("/", 4))
     pooling = _POOLINGS.index(readout.pooling) if readout.pooling in _POOLINGS else len(_POOLINGS)
-    rest = (pooling, readout.pooling, readout.final_norm, readout.centering != "none")
-    return readout.centering == HEAD, readout.template != "plain", readout.template, *rest
+    details = (pooling, readout.pooling, readout.final_norm, readout.centering != "none")
+    return readout.centering == HEAD, readout.template != "plain", readout.template, *details
 
 
 def _kind(text: str, manner: str) -> str:
@@ -189,12 +189,12 @@ def cost_chart(rows: pd.DataFrame, unit: str, budget: float | None) -> Figure:
     return figure.properties(title=library.TitleParams("What it costs", anchor="start"))
 
 
-def _points(rows: pd.DataFrame, across: Any, other: Any, legend: Any) -> Figure:
+def _points(rows: pd.DataFrame, across: Any, up: Any, legend: Any) -> Figure:
     """Return the marks of the baseline and of the choice."""
     library = altair()
     shapes = library.Scale(domain=["today", "chosen"], range=["diamond", "circle"])
     marked = library.Chart(rows[rows["place"] != ""]).encode(
-        x=across, y=other, tooltip="words:N", description="words:N"
+        x=across, y=up, tooltip="words:N", description="words:N"
     )
     point = marked.mark_point(filled=True, fill="white", stroke=INK, size=90, opacity=1)
     return point.encode(shape=library.Shape("place:N", scale=shapes, legend=legend))

@@ -10,7 +10,7 @@ from typing import Any
 
 from layerscope.choose.choice import Choice
 from layerscope.core.files import exists
-from layerscope.core.runs import load_run, run_kinds
+from layerscope.core.runs import load_run, view
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.maps import LayerMap
 from layerscope.report.section import Section
@@ -37,7 +37,7 @@ class Report:
     choices: dict[str, Choice]
     notices: list[Notice]
     headline: list[str]
-    made: str
+    written: str
 
     @property
     def models(self) -> list[str]:
@@ -61,7 +61,7 @@ def read(thing: Any) -> Section | Choice:
             f"a report cannot show a {type(thing).__name__}. Give folders of finished runs, runs, "
             "or choices of a layer."
         )
-    section: Section = run_kinds.get(kind).view("section")(thing)
+    section: Section = view(kind, "section")(thing)
     return section
 
 
@@ -70,8 +70,8 @@ def gather(runs: Iterable[Any], texts: bool = True) -> Report:
 
     Without `texts` nothing of what a run's items say is in it.
     """
-    parts = [read(run) for run in runs]
-    sections = [part for part in parts if isinstance(part, Section)]
+    things = [read(run) for run in runs]
+    sections = [thing for thing in things if isinstance(thing, Section)]
     if not sections:
         raise InvalidValueError(
             "a report needs at least one run: give the folder of a finished run."
@@ -80,7 +80,7 @@ def gather(runs: Iterable[Any], texts: bool = True) -> Report:
         sections = [section.without_texts() for section in sections]
     for kind in dict.fromkeys(section.kind for section in sections):
         _label([section for section in sections if section.kind == kind])
-    choices = _choices(sections, [part for part in parts if isinstance(part, Choice)])
+    choices = _choices(sections, [thing for thing in things if isinstance(thing, Choice)])
     return Report(
         sections,
         choices,

@@ -63,8 +63,8 @@ def table_html(table: pd.DataFrame, caption: str = "", most: int = _MOST_ROWS) -
         for row in table.head(most).itertuples(index=False)
     ]
     title = _paragraph(caption) if caption else ""
-    more = _paragraph(f"{len(table) - most} more rows") if len(table) > most else ""
-    return f"{title}<table><tr>{head}</tr>{''.join(rows)}</table>{more}"
+    remainder = _paragraph(f"{len(table) - most} more rows") if len(table) > most else ""
+    return f"{title}<table><tr>{head}</tr>{''.join(rows)}</table>{remainder}"
 
 
 def charts_html(charts: list[Chart]) -> str:
@@ -76,28 +76,28 @@ def charts_html(charts: list[Chart]) -> str:
             shown.append(replace(chart, lines=chart.lines[:_MOST_LINES]))
     if not shown:
         return ""
-    parts = [
+    pieces = [
         f"{chart.title} by layer: {', '.join(line.name for line in chart.lines)}" for chart in shown
     ]
     return _image(
-        partial(plot_charts, shown, "", columns=len(shown), alike=False), "; ".join(parts)
+        partial(plot_charts, shown, "", columns=len(shown), alike=False), "; ".join(pieces)
     )
 
 
 def _section_html(section: Section) -> str:
     """Return words, then charts or the section's own picture, then its tables and notes."""
-    parts = [f"<p {_WORDS}><b>{_escape(section.title)}</b></p>"]
-    parts += [_paragraph(sentence) for sentence in [*section.lead, *section.words]]
-    parts.append(charts_html(section.charts))
-    parts += [_image(drawing.draw, drawing.title) for drawing in section.drawings]
+    pieces = [f"<p {_WORDS}><b>{_escape(section.title)}</b></p>"]
+    pieces += [_paragraph(sentence) for sentence in [*section.lead, *section.words]]
+    pieces.append(charts_html(section.charts))
+    pieces += [_image(drawing.draw, drawing.title) for drawing in section.drawings]
     if not section.charts:
-        parts += [_png(figure, "figure") for figure in section.figures[:1]]
+        pieces += [_png(figure, "figure") for figure in section.figures[:1]]
     names = section.inline
     if not names and not section.charts and not section.figures:
         names = list(section.tables)[:1]
-    parts += [table_html(section.tables[name], name) for name in names if name in section.tables]
-    parts += [f"<p {_WORDS}><i>{_escape(text)}</i></p>" for text in section.warnings]
-    return f"<div>{''.join(parts)}</div>"
+    pieces += [table_html(section.tables[name], name) for name in names if name in section.tables]
+    pieces += [f"<p {_WORDS}><i>{_escape(text)}</i></p>" for text in section.warnings]
+    return f"<div>{''.join(pieces)}</div>"
 
 
 def _image(draw: Callable[[], Figure], says: str) -> str:

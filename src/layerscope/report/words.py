@@ -122,8 +122,8 @@ def _model_sentences(sections: Sequence[Section], choice: Choice | None) -> list
     if choice is not None and sentences and scores:
         sentences += _measured(scores[0], choice)
     elif choice is not None and scores:
-        told = _choice_words(choice)
-        sentences.append(f"{told}, {_over_tasks(scores[0])}")
+        words = _choice_words(choice)
+        sentences.append(f"{words}, {_over_tasks(scores[0])}")
         if choice.abstained and choice.reason:
             sentences.append(choice.reason)
     valley = _valley(profiles)
@@ -138,8 +138,8 @@ def _model_sentences(sections: Sequence[Section], choice: Choice | None) -> list
 
 def _sentence(text: str) -> str:
     """Return a text with a capital and a full stop; a model's name stays as it is."""
-    first = text.split(maxsplit=1)[0]
-    capital = text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
+    word = text.split(maxsplit=1)[0]
+    capital = text[:1].upper() + text[1:] if word.isalpha() and word.islower() else text
     return f"{capital.removesuffix('.')}."
 
 

@@ -31,8 +31,8 @@ def write_report(runs: Any, out: str | Path = "report.html", *, texts: bool = Tr
 def write(report: Report, out: str | Path) -> Path:
     """Write a report that was put together already."""
     check_page_name(out)
-    made = page(report).encode()
-    atomic.write(Path(out), lambda stream: stream.write(made))
+    content = page(report).encode()
+    atomic.write(Path(out), lambda stream: stream.write(content))
     return Path(out)
 
 

@@ -39,11 +39,11 @@ def page(report: Report) -> str:
         "lead": escape(one_line(report.headline[0].removesuffix("."))),
         "data": inert_json(payload(report)),
     }
-    first, *parts = _asset("page.html").split("{{")
-    pieces = [first]
-    for part in parts:
-        name, _, rest = part.partition("}}")
-        pieces += [values[name.strip()], rest]
+    head, *named_pieces = _asset("page.html").split("{{")
+    pieces = [head]
+    for piece in named_pieces:
+        name, _, text = piece.partition("}}")
+        pieces += [values[name.strip()], text]
     return printable("".join(pieces))
 
 
@@ -89,8 +89,8 @@ def _bundle() -> str:
 
 
 def _title(report: Report) -> str:
-    more = " …" if len(report.models) > 4 else ""
-    return f"{', '.join(report.models[:4])}{more} · layerscope"
+    ellipsis = " …" if len(report.models) > 4 else ""
+    return f"{', '.join(report.models[:4])}{ellipsis} · layerscope"
 
 
 def _style() -> str:

@@ -43,7 +43,7 @@ def payload(report: Report) -> Values:
     sites = [site for profile in profiles for site in profile.rows["site"].unique()]
     return {
         "layerscope": VERSION,
-        "made": report.made,
+        "made": report.written,
         "subject": list(dict.fromkeys(sizes)) or report.models,
         "models": report.models,
         "headline": report.headline,

@@ -37,9 +37,11 @@ def section(run: FasterEncoder) -> Section:
 def charts(run: FasterEncoder) -> list[Chart]:
     """Return what the removal of each single block costs, and the agreement by the blocks kept."""
     panels = []
-    first = run.removals[run.removals["step"] == 1].sort_values("block")
-    if len(first):
-        loss = Line("block", [str(block) for block in first["block"]], list(2 - first["closeness"]))
+    single = run.removals[run.removals["step"] == 1].sort_values("block")
+    if len(single):
+        loss = Line(
+            "block", [str(block) for block in single["block"]], list(2 - single["closeness"])
+        )
         says = (
             "The correlation of all similarities with the whole encoder's plus the mean cosine to "
             "its vectors, 2 for the whole, after a quick refit."
@@ -80,5 +82,5 @@ def charts(run: FasterEncoder) -> list[Chart]:
 
 def plot_faster(run: FasterEncoder) -> Figure:
     """Return both charts side by side."""
-    first, _, second = headline(run.manifest).partition(": ")
-    return plot_charts(charts(run), f"{first}, on {run.manifest['texts']['name']}", second)
+    title, _, subtitle = headline(run.manifest).partition(": ")
+    return plot_charts(charts(run), f"{title}, on {run.manifest['texts']['name']}", subtitle)

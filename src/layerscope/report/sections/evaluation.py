@@ -39,7 +39,7 @@ def section(run: Evaluation) -> Section:
     tasks = [task for task in rows["task"].unique() if task != MEAN]
     readouts = rows["readout"].unique()
     title = f"{run.name}: {len(tasks)} tasks × {len(readouts)} readouts, every layer"
-    made = Section.of(
+    evaluation = Section.of(
         run,
         title,
         [PICKED],
@@ -51,8 +51,8 @@ def section(run: Evaluation) -> Section:
         choice=_choice(run),
         rows=rows,
     )
-    made.charts = [score_chart([made], main=True)]
-    return made
+    evaluation.charts = [score_chart([evaluation], main=True)]
+    return evaluation
 
 
 def _choice(run: Evaluation) -> Choice | None:
@@ -123,8 +123,8 @@ def _warnings(run: Evaluation) -> list[str]:
     undefined = [str(text) for text in manifest["undefined"]]
     warnings += [f"undefined, left out: {text}" for text in undefined[:_FEW]]
     if len(undefined) > _FEW:
-        more = len(undefined) - _FEW
-        warnings.append(f"undefined, left out: {more} more readouts, in manifest.json")
+        count = len(undefined) - _FEW
+        warnings.append(f"undefined, left out: {count} more readouts, in manifest.json")
     warnings += [f"{f['task']} could not be scored: {f['reason']}" for f in manifest["failed"]]
     return warnings
 
@@ -151,22 +151,20 @@ def score_chart(sections: Sequence[Section], main: bool = False) -> Chart:
     """
     several = len(sections) > 1
     lines = []
-    for part in sections:
-        groups = dict(iter(part.rows.groupby(["task", "readout"], sort=False)))
-        first = part.rows["task"].iloc[0]
+    for run in sections:
+        groups = dict(iter(run.rows.groupby(["task", "readout"], sort=False)))
+        main_task = run.rows["task"].iloc[0]
         for (task, readout), curve in sorted(
             groups.items(), key=lambda item: item[0][1] != DEFAULT_READOUT
         ):
-            if main and task != first:
+            if main and task != main_task:
                 continue
             name = str(readout) if main else describe_readout(str(readout))
             if several:
-                name = (
-                    f"{part.label} · {name}" if part.rows["readout"].nunique() > 1 else part.label
-                )
+                name = f"{run.label} · {name}" if run.rows["readout"].nunique() > 1 else run.label
             values = list(curve["score"])
             tags = {"task": str(task)}
-            lines.append(Line(name, list(curve["layer"]), values, blocks=part.blocks, tags=tags))
+            lines.append(Line(name, list(curve["layer"]), values, blocks=run.blocks, tags=tags))
     title = "Score by layer"
     if main:
         title = f"{sections[0].model}: {sections[0].rows['task'].iloc[0]}"
@@ -176,11 +174,11 @@ def score_chart(sections: Sequence[Section], main: bool = False) -> Chart:
 def score_cells(sections: Sequence[Section]) -> pd.DataFrame:
     """Return a row per task and layer for the grid of gains, with its words."""
     frames = []
-    for part in sections:
-        rows = part.rows.dropna(subset=["score"])
+    for run in sections:
+        rows = run.rows.dropna(subset=["score"])
         best = rows.groupby(["task", "readout"])["score"].idxmax()
         cells = rows.assign(
-            by_evaluation=part.label,
+            by_evaluation=run.label,
             by_readout=rows["readout"],
             name=rows["task"],
             best=rows.index.isin(best),
@@ -225,9 +223,9 @@ def score_grid(cells: pd.DataFrame) -> Figure:
 
 def plot_scores(run: Evaluation) -> Figure:
     """Draw the mean score by layer, one line per readout."""
-    part = section(run)
-    tasks = [task for task in part.rows["task"].unique() if task != MEAN]
-    return plot_charts(part.charts, f"{part.model}, {len(tasks)} tasks")
+    evaluation = section(run)
+    tasks = [task for task in evaluation.rows["task"].unique() if task != MEAN]
+    return plot_charts(evaluation.charts, f"{evaluation.model}, {len(tasks)} tasks")
 
 
 def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
@@ -247,8 +245,8 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
     for text in manifest["undefined"][:_FEW]:
         console.print(f"[yellow]undefined[/] {escape(str(text))}")
     if len(manifest["undefined"]) > _FEW:
-        more = len(manifest["undefined"]) - _FEW
-        console.print(f"[yellow]undefined[/] … and {more} more, in manifest.json")
+        count = len(manifest["undefined"]) - _FEW
+        console.print(f"[yellow]undefined[/] … and {count} more, in manifest.json")
     print_notes(console, manifest["warnings"])
     for failure in run.failed:
         console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")

@@ -47,7 +47,7 @@ def section(run: Profile) -> Section:
     )
     valley = entropy_valley(run.table)
     names = ["metric", "first → last layer", "lowest", "highest", "last"]
-    made = Section.of(
+    profile = Section.of(
         run,
         title,
         [] if valley is None else [valley.sentence()],
@@ -59,8 +59,8 @@ def section(run: Profile) -> Section:
         rows=run.table,
         label="",
     )
-    made.charts = [metric_chart([made], name) for name in _measured([made], main=True)]
-    return made
+    profile.charts = [metric_chart([profile], name) for name in _measured([profile], main=True)]
+    return profile
 
 
 def _choice(run: Profile) -> Choice | None:
@@ -133,16 +133,16 @@ def plot_profiles(
         if name not in measured:
             get_metric(name)  # an unknown name gets its own error
             raise UnknownNameError("metric in these runs", name, measured)
-    for part in sections:
-        part.label = f"{part.model} ({part.blocks} blocks), final_norm={part.facts['final norm']}"
+    for run in sections:
+        run.label = f"{run.model} ({run.blocks} blocks), final_norm={run.facts['final norm']}"
     charts = [metric_chart(sections, name, inner=False) for name in names]
-    titles = [_conditions(part) for part in sections]
+    titles = [_conditions(run) for run in sections]
     return plot_charts(charts, "\n".join(dict.fromkeys(titles)), columns=columns, x=x, alike=False)
 
 
 def _measured(sections: Sequence[Section], main: bool = False) -> list[str]:
     """Return the names of the metrics of profiles: all, or the main ones if there are any."""
-    names = list(dict.fromkeys(name for part in sections for name in part.rows["metric"]))
+    names = list(dict.fromkeys(name for run in sections for name in run.rows["metric"]))
     return (main_metrics(names) or names) if main else names
 
 
@@ -150,15 +150,15 @@ def metric_chart(sections: Sequence[Section], metric: str, inner: bool = True) -
     """Return one metric of profiles: a line per run and sink setting, and per part of the block
     with `inner`."""
     info = metrics()[metric].info if metric in metrics() else None
-    looks = styles([part.model for part in sections])
+    looks = styles([run.model for run in sections])
     lines = [
         line
-        for part, look in zip(sections, looks, strict=True)
-        for line in _lines(part, metric, look, inner)
+        for run, look in zip(sections, looks, strict=True)
+        for line in _lines(run, metric, look, inner)
     ]
     lines = [
         # runs of one model have the same note at the same place
-        replace(line, note=None) if line.note in [other.note for other in lines[:place]] else line
+        replace(line, note=None) if line.note in [line.note for line in lines[:place]] else line
         for place, line in enumerate(lines)
     ]
     says = f"Higher: {info.higher_means}." if info and info.higher_means else ""
@@ -170,19 +170,19 @@ def _lines(profile: Section, metric: str, look: Style, inner: bool) -> list[Line
     rows = profile.rows
     rows = rows[(rows["metric"] == metric) & (rows["normalization"] == "raw")]
     sinks = [sink for sink in ("keep", "drop") if (rows["sink"] == sink).any()]
-    parts = rows["site"].map(lambda site: part_of(str(site)) or "")
+    places = rows["site"].map(lambda site: part_of(str(site)) or "")
     valley = entropy_valley(profile.rows) if metric == "prompt_entropy" else None
     lines = []
     # a run may have nothing but the sites inside the blocks
-    for part in parts.unique() if inner or "" not in set(parts) else [""]:
+    for place in places.unique() if inner or "" not in set(places) else [""]:
         for sink in sinks:
-            curve = rows[(parts == part) & (rows["sink"] == sink)]
+            curve = rows[(places == place) & (rows["sink"] == sink)]
             if not len(curve):
                 continue
             note = None
-            if valley is not None and sink == "keep" and not part:
+            if valley is not None and sink == "keep" and not place:
                 note = (valley.layer, f"layer {valley.layer}{': the sink' * bool(valley.is_sink)}")
-            tags = {"run": profile.label, "part": part, "norm": str(profile.facts["final norm"])}
+            tags = {"run": profile.label, "part": place, "norm": str(profile.facts["final norm"])}
             if len(sinks) > 1:
                 tags["sink"] = sink
             label = profile.label or profile.model
@@ -203,13 +203,13 @@ def _lines(profile: Section, metric: str, look: Style, inner: bool) -> list[Line
 def _conditions(profile: Section) -> str:
     """Return in a line what the curves of a profile were measured on."""
     facts = profile.facts
-    parts = [str(facts["texts"])]
+    words = [str(facts["texts"])]
     if "longest text" in facts:
-        parts.append(f"up to {facts['longest text']}")
-    parts += [f"α = {facts['α']}", f"rows {facts['rows']}", f"views {facts['views']}"]
+        words.append(f"up to {facts['longest text']}")
+    words += [f"α = {facts['α']}", f"rows {facts['rows']}", f"views {facts['views']}"]
     if profile.rows[INTERVAL[0]].notna().any():
-        parts.append("95 % bands")
-    return ", ".join(parts)
+        words.append("95 % bands")
+    return ", ".join(words)
 
 
 def print_run(run: Profile, console: Console | None = None) -> None:

@@ -36,8 +36,6 @@ function fmt(value) {
   const text = digits < 0 ? size.toExponential(2) : size.toFixed(digits);
   return (value < 0 ? "−" : "") + text;
 }
-const score = (value) => (known(value) ? value.toFixed(2).replace("-", "−") : "–");
-const signed = (value) => (known(value) ? (value < 0 ? "−" : "+") + Math.abs(value).toFixed(1) : "–");
 const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
 
 function ranges(numbers) {
