@@ -7,62 +7,39 @@ from pathlib import Path
 
 import pytest
 
-from layerscope.exporting import verifying
 from tests.cli.support import Cli, assert_refused
-from tests.exporting.conftest import reload_here
+from tests.exporting.conftest import here
 
+__all__ = ["here"]
 pytest.importorskip("sentence_transformers")
+pytestmark = pytest.mark.usefixtures("here")
 
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifying, "reload", reload_here)
+SHORT = ("--max-length", 64, "--out", "x")
+CENTERED = ("--readout", "plain/mean/raw/keep/corpus")
 
 
 def test_export_prints_what_was_done(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
-    ended = cli(
-        "export",
-        model_folder,
-        "--layer",
-        2,
-        "--readout",
-        "plain/last/raw",
-        "--max-length",
-        64,
-        "--out",
-        tmp_path / "x",
-    )
+    ended = cli("export", model_folder, "--layer", 2, "--readout", "plain/last/raw", *SHORT)
     assert ended.code == 0, ended
     for phrase in (
         "tiny-llama at layer 2 of 3",
         "2 of 3 blocks, plus one pass-through block",
         "verified in a fresh process",
+        "texts per second instead of",
     ):
         assert phrase in " ".join(ended.out.split())
     assert (tmp_path / "x" / "model.safetensors").exists()
-    again = cli("export", model_folder, "--layer", 1, "--out", tmp_path / "x")
-    assert_refused(again, "not empty", "overwrite")
+    assert_refused(cli("export", model_folder, "--layer", 1, *SHORT), "not empty", "overwrite")
 
 
-def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
-    words = (
-        "--layer",
-        "-1",
-        "--readout",
-        "plain/mean/raw/keep/corpus",
-        "--center-on",
-        data,
-        "--max-length",
-        64,
-        "--option",
-        "normalize=true",
-    )
-    ended = cli("export", model_folder, *words, "--out", tmp_path / "x", "--json")
+def test_json_is_pure(cli: Cli, model_folder: Path, data: Path) -> None:
+    words = ("--layer", "-1", *CENTERED, "--center-on", data, "--option", "normalize=true")
+    ended = cli("export", model_folder, *words, *SHORT, "--json")
     assert ended.code == 0, ended
-    told = json.loads(ended.out)
-    assert (told["layer"], told["unit_length"]) == (3, True)
-    assert told["centered_on"] == "the 10 texts of texts.txt"
-    assert told["modules"] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    facts = json.loads(ended.out)
+    assert (facts["layer"], facts["unit_length"]) == (3, True)
+    assert facts["centered_on"] == "the 10 texts of texts.txt"
+    assert facts["modules"] == ["Transformer", "Pooling", "Dense", "Normalize"]
 
 
 @pytest.mark.parametrize(
@@ -88,24 +65,10 @@ def test_mistakes_are_one_line(
 
 
 def test_center_on_a_column(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "reviews.csv").write_text(
-        "id,review,reply\n1,a good book,thank you\n2,a bad book,sorry\n"
-    )
-    words = ("--layer", 1, "--readout", "plain/mean/raw/keep/corpus", "--max-length", 64)
-    ended = cli(
-        "export",
-        model_folder,
-        *words,
-        "--center-on",
-        "reviews.csv",
-        "--option",
-        "column=review",
-        "--out",
-        "x",
-        "--json",
-    )
+    rows = "id,review,reply\n1,a good book,thank you\n2,a bad book,sorry\n"
+    (tmp_path / "reviews.csv").write_text(rows)
+    words = ("export", model_folder, "--layer", 1, *CENTERED, "--option", "column=review", *SHORT)
+    assert_refused(cli(*words), "center_on")
+    ended = cli(*words, "--center-on", "reviews.csv", "--json")
     assert ended.code == 0, ended
     assert json.loads(ended.out)["centered_on"] == "the 2 texts of reviews.csv"
-    assert_refused(
-        cli("export", model_folder, *words, "--option", "column=review", "--out", "y"), "center_on"
-    )

@@ -31,18 +31,18 @@ from layerscope.spectra import full_precision
 class Route:
     """The way from a written model to a layer's state.
 
-    `kept` blocks and, with `filler`, a block of zeros are in the file. `index` is the place of the
+    `layer` blocks and, with `filler`, a block of zeros are in the file. `index` is the place of the
     state in `hidden_states`; None: it is the last state.
     """
 
-    kept: int
+    layer: int
     filler: bool
     index: int | None
 
     @property
     def blocks(self) -> int:
         """The number of blocks in the file."""
-        return self.kept + self.filler
+        return self.layer + self.filler
 
     @property
     def expression(self) -> str:

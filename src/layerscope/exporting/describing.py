@@ -38,7 +38,7 @@ def describe(draft: Draft) -> dict[str, Any]:
         "readout": readout.name,
         "final_norm": readout.final_norm if has_norm else "none",
         "blocks": {
-            "kept": draft.route.kept,
+            "kept": draft.layer,
             "filler": draft.route.filler,
             "of": identity.get("n_blocks", model.n_blocks),
         },

@@ -133,19 +133,16 @@ def _prepare_repository(api: Any, parcel: Parcel) -> set[str]:
         api.create_repo(repo, private=not parcel.public)
         return set()
     names = {file.rfilename for file in present.siblings or ()} - {".gitattributes", _CARD}
+    problem = ""
     if names and MARKER not in names:
-        raise ExportError(
-            f"{repo} is on the hub and holds no export of layerscope. Choose another name."
-        )
-    if not present.private and not parcel.public:
-        raise ExportError(
-            f"{repo} is there and public, so what is pushed to it is, too. To do that: public=True."
-        )
-    if present.private and parcel.public:
-        raise ExportError(
-            f"{repo} is there and private, and stays so. Leave out public=, or open it on the hub."
-        )
-    if MARKER not in names:
+        problem = "is on the hub and holds no export of layerscope. Choose another name."
+    elif not present.private and not parcel.public:
+        problem = "is there and public, so what is pushed to it is, too. To do that: public=True."
+    elif present.private and parcel.public:
+        problem = "is there and private, and stays so. Leave out public=, or open it on the hub."
+    if problem:
+        raise ExportError(f"{repo} {problem}")
+    if not names:
         return set()
     marker = api.hf_hub_download(repo, MARKER, revision=present.sha)
     files = read_json(Path(marker), error=ExportError).get(FILES)
