@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -149,31 +148,6 @@ def test_another_package_adds_a_kind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write(tmp_path, {"kind": "note", "status": "complete"})
     (tmp_path / "note.txt").write_text("hello")
     assert load_run(tmp_path).summary() == {"text": "hello"}
-
-
-def test_nothing_below_the_report_imports_it() -> None:
-    """Runs plot themselves through the registry of views: the drawing floor is above them."""
-    root = Path(layerscope.__file__).parent
-    low = (
-        "core",
-        "profiling",
-        "evaluation",
-        "probing",
-        "training",
-        "selection",
-        "exporting",
-    )
-    climbing = []
-    for file in (file for name in low for file in (root / name).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            climbing += [
-                f"{file.relative_to(root)}: {name}"
-                for name in names
-                if name.startswith("layerscope.report")
-            ]
-    assert climbing == []
 
 
 def test_opening_a_run_is_light() -> None:

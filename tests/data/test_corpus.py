@@ -88,13 +88,6 @@ def test_missing_file_suggests_near_names(tmp_path: Path) -> None:
         load_corpus(tmp_path / "nowhere" / "zzz.csv")
 
 
-def test_a_folder_lists_what_it_holds(tmp_path: Path) -> None:
-    (tmp_path / "a.txt.gz").touch()
-    (tmp_path / "model.bin").touch()
-    with pytest.raises(DataError, match=r"is a folder.*It holds: a\.txt\.gz\."):
-        load_corpus(tmp_path)
-
-
 def test_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownNameError, match="Did you mean 'lee'"):

@@ -21,9 +21,7 @@ from layerscope.version import VERSION
 MODULES = (
     "improve",
     "embed",
-    "profile",
-    "evaluate",
-    "probe",
+    "measure",
     "export",
     "report",
     "lists",

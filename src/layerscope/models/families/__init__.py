@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from layerscope.core.plugins import Registry
-from layerscope.models.families.base import Family, pre_norm_taps
-from layerscope.models.families.generic import GenericFamily
+from layerscope.models.families.base import Family, GenericFamily, pre_norm_taps
 
 __all__ = ["FAMILIES", "Family", "GenericFamily", "declared_family", "family_for", "pre_norm_taps"]
 
