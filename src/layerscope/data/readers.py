@@ -295,7 +295,7 @@ def _csv_values(lines: Iterable[str], delimiter: str, path: Path) -> Values:
 
 
 def _delimiter(lines: list[str], path: Path) -> str:
-    """Return what separates the fields of the header; the row below it decides between several."""
+    """Return what separates the header's fields; the row below decides between several."""
     usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
     # a row with an open quote ends in a later line
     rows = [line for i, line in enumerate(lines) if i == 0 or line.count('"') % 2 == 0]
