@@ -4,7 +4,7 @@ A command checks its options, opens the engine, and computes or reads back a run
 
     command = Command("profile", options, engine=engine, progress=progress)
     with command:
-        model = command.load(given, tokenizer)
+        model = command.load(model, tokenizer)
         return run_in(folder, Profile, config, lambda session: …)
 """
 
@@ -91,16 +91,16 @@ class Command:
     ) -> None:
         self._opened.__exit__(kind, error, trace)
 
-    def load(self, given: Any, tokenizer: Any = None, here: bool = False) -> LoadedModel:
+    def load(self, model: Any, tokenizer: Any = None, here: bool = False) -> LoadedModel:
         """Return the model. Where workers run it, it is on this machine's CPU for its tokenizer
         alone, unless it is needed `here`."""
         away = self.engine.remote and not here
         loaded = open_model(
-            given,
+            model,
             tokenizer,
-            driver_options(given, self.loading) if away else self.loading,
+            driver_options(model, self.loading) if away else self.loading,
         )
-        self.recipe = make_recipe(given, loaded, self.loading) if self.engine.remote else None
+        self.recipe = make_recipe(model, loaded, self.loading) if self.engine.remote else None
         return loaded
 
 
@@ -127,9 +127,9 @@ def run_in(
         return run
 
 
-def make_manifest(kind: str, **parts: Any) -> dict[str, Any]:
-    """Return the manifest of a finished run: what every kind says of itself, and its own parts."""
-    return {"kind": kind, "status": "complete", "layerscope": VERSION, "finished": now(), **parts}
+def make_manifest(kind: str, **facts: Any) -> dict[str, Any]:
+    """Return the manifest of a finished run: the facts of every kind, and its own."""
+    return {"kind": kind, "status": "complete", "layerscope": VERSION, "finished": now(), **facts}
 
 
 def environment(**facts: Any) -> dict[str, Any]:

@@ -61,9 +61,9 @@ ZOO_NAMES = {
 class MissingExtraError(LayerscopeError):
     """An optional dependency is not installed."""
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
-            f"{what} needs the extra `{extra}`, which is not installed or too old. "
+            f"{feature} needs the extra `{extra}`, which is not installed or too old. "
             f"Install it with: {how_to_install(extra)}"
         )
         self.extra = extra
@@ -93,8 +93,8 @@ def other_interface(offered: int, called: int) -> str:
 
 def missing(feature: str) -> MissingExtraError:
     """Return the error for a feature whose extra is not installed."""
-    what, extra, _ = FEATURES[feature]
-    return MissingExtraError(what, extra)
+    name, extra, _ = FEATURES[feature]
+    return MissingExtraError(name, extra)
 
 
 def require(feature: str) -> None:

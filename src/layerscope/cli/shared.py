@@ -157,13 +157,13 @@ def _value(text: str) -> bool | int | float | str:
     return text
 
 
-def default_folder(*parts: str, limit: int | None = None) -> Path:
+def default_folder(*words: str, limit: int | None = None) -> Path:
     """Return the folder of a run for which the user names none.
 
     >>> default_folder("gpt2", "lee", limit=50).name
     'gpt2--lee--n50'
     """
-    names = [folder_name(part) for part in parts]
+    names = [folder_name(word) for word in words]
     if limit is not None:
         names.append(f"n{limit}")
     return Path("runs") / "--".join(names)

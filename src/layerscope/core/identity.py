@@ -52,17 +52,17 @@ class ModelIdentity:
             )
         return cls(str(facts.get("name", "")), **values)
 
-    def difference(self, other: ModelIdentity) -> str | None:
+    def difference(self, second: ModelIdentity) -> str | None:
         """Return the first difference of two models, in words; None if they are the same."""
         for name in DECISIVE:
-            values = [getattr(self, name), getattr(other, name)]
+            values = [getattr(self, name), getattr(second, name)]
             if None not in values and values[0] != values[1]:
                 return f"{name} ({shorten(str(values[0]), 16)} and {shorten(str(values[1]), 16)})"
         return None
 
-    def same_as(self, other: ModelIdentity) -> bool:
+    def same_as(self, second: ModelIdentity) -> bool:
         """Return whether the two compute the same states from the same text."""
-        return self.difference(other) is None
+        return self.difference(second) is None
 
 
 # Everything besides the text that decides a state. The names are those of the manifest's `model`

@@ -57,12 +57,12 @@ class Readout:
         A template of the user's own may contain slashes: `{text} and/or that/mean` is the template
         `{text} and/or that`.
         """
-        template, parts = _split(text.strip())
-        if len(parts) > 4:
+        template, names = _split(text.strip())
+        if len(names) > 4:
             raise InvalidValueError(
-                f"readout {text!r} has {len(parts) + 1} parts; it is template/pooling/norm/sink/centering."
+                f"readout {text!r} has {len(names) + 1} parts; it is template/pooling/norm/sink/centering."
             )
-        return cls(template, *(parts or get_template(template).poolings[:1])).check()
+        return cls(template, *(names or get_template(template).poolings[:1])).check()
 
     @classmethod
     def from_row(cls, row: Mapping[Any, Any]) -> Self:
@@ -126,23 +126,23 @@ def row_words(readout: str) -> tuple[str, str]:
     >>> row_words("plain/mean/applied/keep/none"), row_words("plain/mean/applied/keep/head")
     (('plain text', 'mean'), ('plain text', 'head'))
     """
-    parts = Readout(*readout.rsplit("/", 4))
-    is_plain = parts.template == "plain"
-    text = f"{parts.template} prompt"
+    plan = Readout(*readout.rsplit("/", 4))
+    is_plain = plan.template == "plain"
+    text = f"{plan.template} prompt"
     if is_plain:
         text = "plain text"
-    elif SLOT in parts.template:
+    elif SLOT in plan.template:
         text = "your prompt"
-    if parts.centering == HEAD:
+    if plan.centering == HEAD:
         return text, HEAD
     words = []
-    if is_plain or parts.pooling != "last":
-        words.append(_POOLED.get(parts.pooling, parts.pooling))
-    if parts.centering == "corpus":
+    if is_plain or plan.pooling != "last":
+        words.append(_POOLED.get(plan.pooling, plan.pooling))
+    if plan.centering == "corpus":
         words.append("centered")
-    if parts.final_norm == "raw":
+    if plan.final_norm == "raw":
         words.append("no norm")
-    if parts.sink == "drop":
+    if plan.sink == "drop":
         words.append("no sink")
     return text, ", ".join(words)
 
@@ -159,14 +159,14 @@ def describe_readout(readout: str) -> str:
 def _split(text: str) -> tuple[str, list[str]]:
     """Return the template and the parts after it. Only patterns of the user may hold slashes."""
     if SLOT not in text:
-        template, *parts = text.split("/")
-        return template, parts
+        template, *names = text.split("/")
+        return template, names
     valid: tuple[Container[str], ...] = (POOLINGS, NORMS, SINKS, (*CENTERINGS, HEAD))
     for count in range(1, 5):
-        template, *parts = text.rsplit("/", count)
-        are_valid = all(name in names for name, names in zip(parts, valid, strict=False))
-        if len(parts) == count and SLOT in template and are_valid:
-            return template, parts
+        template, *names = text.rsplit("/", count)
+        are_valid = all(name in choices for name, choices in zip(names, valid, strict=False))
+        if len(names) == count and SLOT in template and are_valid:
+            return template, names
     # no valid ending: a part after the last pooling is wrong, which `check` explains
     for pooling in POOLINGS:
         template, slash, ending = text.rpartition(f"/{pooling}")
@@ -178,8 +178,7 @@ def _split(text: str) -> tuple[str, list[str]]:
 def readouts_of(table: pd.DataFrame) -> list[Readout]:
     """Return the readout of each row."""
     return [
-        Readout(*map(str, parts))
-        for parts in table[READOUT_COLUMNS].itertuples(index=False, name=None)
+        Readout(*map(str, row)) for row in table[READOUT_COLUMNS].itertuples(index=False, name=None)
     ]
 
 
