@@ -77,9 +77,8 @@ def main() -> None:
         )
         total = cpu_seconds() - start
     texts = list(result.sampled.texts)
-    screened = list(result.manifest["evidence"]["screened"])
+    names = result.manifest["config"]["templates"]
     chosen = {str(name).split("/")[0] for name in result.table["readout"]}
-    names = screened or sorted(chosen)
     bare = bare_passes(
         model, texts, {name: len(texts) if name in chosen else 200 for name in names}
     )

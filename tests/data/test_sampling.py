@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from layerscope.data.corpus import TextStream
-from layerscope.data.sampling import distinct_texts, draw_texts
+from layerscope.data.sampling import draw_texts
 from layerscope.errors import DataError
 
 TEXTS = [f"text number {i}" for i in range(300)]
@@ -41,14 +41,6 @@ def test_the_fingerprint_tells_texts_and_copies_apart() -> None:
     assert one == draw_texts(TEXTS[::-1], 9, seed=2).fingerprint
     assert one != draw_texts(TEXTS[1:], 5).fingerprint
     assert one != draw_texts([*TEXTS, TEXTS[0]], 5).fingerprint
-
-
-def test_a_second_pass_gives_every_text_once_without_those_of_the_sample() -> None:
-    drawn = draw_texts(TEXTS, 50)
-    rest = list(distinct_texts([*TEXTS, *TEXTS], drawn.keys, drawn.texts))
-    assert rest == [text for text in TEXTS if text not in drawn.texts]
-    with pytest.raises(DataError, match=r"changed while they were read: 'a new text'"):
-        list(distinct_texts(["a new text"], drawn.keys))
 
 
 def test_a_file_is_read_anew_and_a_generator_is_held(tmp_path: Path) -> None:

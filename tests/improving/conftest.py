@@ -26,8 +26,8 @@ def common_cache(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(autouse=True)
 def roughly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast the models are says nothing here: one round over a few texts."""
-    monkeypatch.setattr("layerscope.improving.speed._TIMED", 4)
-    monkeypatch.setattr("layerscope.improving.speed._ROUNDS", 1)
+    monkeypatch.setattr("layerscope.improving.finish.TIMED", 4)
+    monkeypatch.setattr("layerscope.improving.reader._ROUNDS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +54,13 @@ def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         lifted = Scores(judgment.values + ahead, judgment.draws + ahead[:, None])
         return teacher(lifted, readouts, layers, encoder)
 
-    append_rows = scoring.append_rows
+    append_scores = scoring.append_scores
 
     def prefer(scores, more):
-        total = append_rows(scores, more)
+        total = append_scores(scores, more)
         ahead = np.zeros_like(total.values)
         ahead[len(scores.values) + 2] = 5.0
         return Scores(total.values + ahead, total.draws + ahead[:, None])
 
     monkeypatch.setattr(scoring, "find_teacher", teach)
-    monkeypatch.setattr(scoring, "append_rows", prefer)
+    monkeypatch.setattr(scoring, "append_scores", prefer)

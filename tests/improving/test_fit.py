@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import layerscope
 from layerscope.choose.judges import Scores
+from layerscope.core.readout import Readout
 from layerscope.errors import UnknownNameError
-from layerscope.improving import fit, speed
-from layerscope.improving.fit import texts_to_fit_on
-from layerscope.improving.judging import Judges
-from layerscope.improving.sample import Reader, draw_sample
+from layerscope.improving import fit, reader
+from layerscope.improving.fit import texts_to_read
+from layerscope.improving.judging import Agreement
+from layerscope.improving.reader import draw_sample, texts_per_second
 from tests.improving.test_improve import judge, some_texts
 
 __all__ = ["judge"]  # a fixture
@@ -25,17 +27,17 @@ pytestmark = pytest.mark.usefixtures("stored")
 @pytest.fixture
 def centered_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge prefers layer 2 under a centered one-word readout."""
-    score = Judges.score
+    judge = Agreement.judge
 
-    def prefer(self, candidates, *settings):
-        (scores,) = score(self, candidates, *settings)
+    def prefer(self, candidates, *, seed=0):
+        scores = judge(self, candidates, seed=seed)
         ahead = np.zeros_like(scores.values)
         for i, readout in enumerate(candidates.readouts):
             wins = readout.name == "one-word/last/raw/keep/corpus"
             ahead[i * len(candidates.layers) + 2] = 2.0 * wins
-        return (Scores(scores.values + ahead, scores.draws + ahead[:, None]),)
+        return Scores(scores.values + ahead, scores.draws + ahead[:, None])
 
-    monkeypatch.setattr(Judges, "score", prefer)
+    monkeypatch.setattr(Agreement, "judge", prefer)
 
 
 def improve(model, texts, **options):
@@ -50,23 +52,26 @@ def improve(model, texts, **options):
     return layerscope.improve(model, texts, **settings)
 
 
-def test_how_many_texts_depends_on_the_texts_alone() -> None:
-    sample = draw_sample(TEXTS, size=20)
-    assert (len(sample.texts), sample.total, len(sample.more)) == (20, 150, 80)
-    assert texts_to_fit_on("sample", sample, 1e6, 10) == 20
-    assert texts_to_fit_on("all", sample, 0, 10) == 150
-    assert (
-        texts_to_fit_on("auto", sample, 2000, 10) == 70
-    )  # a quarter of the choice's tokens: 50 more texts of 10
-    assert texts_to_fit_on("auto", sample, 1e6, 10) == 100  # as many as were drawn
-    small = draw_sample(TEXTS[:30], size=20)
-    assert texts_to_fit_on("auto", small, 1e6, 10) == 30  # all of them
-    assert texts_to_fit_on("auto", small, 0, 10) == 20
-    assert texts_to_fit_on("auto", sample, 0, 10, allowed=400) == 60  # the time was given
-    assert texts_to_fit_on("auto", sample, 0, 10, allowed=1e6) == 150
-    assert (
-        texts_to_fit_on("auto", sample, 0, 10, allowed=1000) == 100
-    )  # of those that were drawn at random
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"center_on": "sample"}, 20),
+        ({"center_on": "all"}, 150),
+        ({}, 70),  # a quarter of 2000 tokens is 50 more texts of 10
+        ({"time": 1.0}, 50),  # at one text in two seconds
+        ({"time": 60.0}, 150),
+    ],
+)
+def test_how_many_texts_are_fitted_on(monkeypatch, options, count: int) -> None:
+    monkeypatch.setattr(fit, "texts_per_second", lambda passes, texts: {"0": 0.5})
+    settings = {"center_on": "auto", "time": None, "trains": False, **options}
+    model = SimpleNamespace(n_blocks=4)
+    tokens = SimpleNamespace(tokens=lambda templates, texts: {"plain": 10.0})
+    request = SimpleNamespace(**settings)
+    drawn = draw_sample(TEXTS, size=20, more=130)
+    run = SimpleNamespace(request=request, sample=drawn, model=model, reader=tokens)
+    part = SimpleNamespace(readout=Readout(), layer=4, encode=None)
+    assert texts_to_read(run, SimpleNamespace(spent=2000), [part]) == count
 
 
 @pytest.mark.parametrize(("center_on", "count"), [("sample", 40), ("all", 150)])
@@ -104,18 +109,6 @@ def test_by_default_as_many_texts_as_cost_a_quarter_of_the_choice(
     np.testing.assert_allclose(again.sampled.after, result.sampled.after, atol=1e-6)
 
 
-def test_texts_beyond_the_draw_are_read_in_a_stream(
-    llama, centered_wins, tmp_path: Path, monkeypatch
-) -> None:
-    """Of a file with more texts than are drawn none is held; all are in the mean."""
-    monkeypatch.setattr("layerscope.improving.sample.MORE", 1)
-    file = tmp_path / "texts.txt"
-    file.write_text("\n".join([*TEXTS, *TEXTS[:10]]))
-    result = improve(llama, file, center_on="all")
-    assert result.manifest["texts"]["centered_on"]["texts"] == 150
-    assert np.abs(result.chosen.encode(TEXTS).mean(0)).max() < 1e-6
-
-
 class Counting:
     """A bar that notes how many units of each stage are left."""
 
@@ -136,14 +129,16 @@ def test_a_stopped_fit_reads_nothing_twice_however_fast_the_machine_seems(
 ) -> None:
     texts = some_texts(150)
     options |= {"out": tmp_path / "better", "store": tmp_path / "store"}
-    monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 1e-6)
+    speeds = lambda passes, texts: dict.fromkeys(passes, 1e6)  # noqa: E731
+    monkeypatch.setattr(fit, "texts_per_second", speeds)
     with monkeypatch.context() as patched:
         patched.setattr(fit.Fitted, "of", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             improve(llama, texts, **options)
     assert not (tmp_path / "better").exists()
     # now it seems slow
-    monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 2e-2)
+    slow = lambda passes, texts: dict.fromkeys(passes, 0.2)  # noqa: E731
+    monkeypatch.setattr(fit, "texts_per_second", slow)
     bar = Counting()
     result = improve(llama, texts, progress=bar, **options)
     assert bar.todo["centering|texts"] == 0
@@ -159,7 +154,7 @@ def test_an_unknown_word_is_refused(llama) -> None:
 
 def test_speeds_are_texts_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now, first = [0.0], {"a", "b"}
-    monkeypatch.setattr(speed, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(reader, "perf_counter", lambda: now[0])
 
     def encode(name: str, seconds: float) -> None:
         now[0] += seconds + 5 * (
@@ -168,7 +163,7 @@ def test_speeds_are_texts_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
         first.discard(name)
 
     encoders = {"a": lambda texts: encode("a", 0.02), "b": lambda texts: encode("b", 0.06)}
-    assert speed.texts_per_second(encoders, ["x"] * 10) == pytest.approx({"a": 500, "b": 10 / 0.06})
+    assert texts_per_second(encoders, ["x"] * 10) == pytest.approx({"a": 500, "b": 10 / 0.06})
 
 
 @pytest.mark.usefixtures("head_wins")
@@ -176,8 +171,11 @@ def test_the_time_that_the_encoder_takes_counts(
     llama, judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that reads in no time: what half a minute allows is what the encoder reads in it."""
-    monkeypatch.setattr(Reader, "seconds_per_token", lambda self, name, texts: 1e-9)
-    monkeypatch.setattr("layerscope.improving.fit.encoder_seconds", lambda panel, texts: 3.0)
+    monkeypatch.setattr(
+        fit,
+        "texts_per_second",
+        lambda passes, texts: {name: 1 / 3 if name == "encoder" else 1e9 for name in passes},
+    )
     result = improve(llama, some_texts(400), judge=judge, time=0.5, sample=200)
     assert set(result.manifest["evidence"]["texts_per_second"]) == {"today", "now", judge.name}
     assert result.manifest["texts"]["centered_on"]["texts"] == pytest.approx(200 + 10, abs=1)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import transformers as hf
@@ -109,11 +107,6 @@ def test_a_parameter_that_is_nearly_right(llama) -> None:
         layerscope.export(llama, 1, readot="plain")
 
 
-def test_the_signature_of_export_is_for_users() -> None:
-    names = inspect.signature(layerscope.export).parameters
-    assert {"also", "why", "brief"} & set(names) == set()
-
-
 def test_a_run_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(ModelError, match="load_run"):
@@ -147,14 +140,3 @@ def test_a_model_that_was_never_trained_is_not_called_trained() -> None:
     )
     assert found.abstained
     assert "before any training" in found.reason
-
-
-def test_a_pretrained_model_is_not_called_untrained(llama) -> None:
-    assert llama.identity["untrained"] is False
-
-
-def test_costs_count_the_block_of_zeros() -> None:
-    from layerscope.improving.choose import relative_costs
-
-    costs = relative_costs([10, 10], [0, 1, 4], 4, [False, True])
-    assert np.allclose(costs, [[0.125, 0.25, 1.0], [0.25, 0.5, 1.25]])

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import layerscope
 from layerscope.choose.judges import Scores
 from layerscope.core.plugins import PluginError
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.improving.judging import check_judge
-from tests.tiny import tiny_model
+from tests.improving.test_improve import quick, some_texts, write_labels
+
+pytestmark = pytest.mark.usefixtures("stored")
 
 
 class FirstBlock:
-    """Likes the first block, read under a template; without draws, so that it is taken at its
-    word."""
+    """A judge that prefers the first block, and the one-word template; without draws."""
 
     name = "first-block"
     views: tuple[str, ...] = ("dropped",)
 
     def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
+        rows = []
         for readout in candidates.readouts:
             assert candidates.vectors(readout, "dropped").shape == candidates.vectors(readout).shape
-        score = np.array(
-            [
-                [(r.template == "one-word") + (k == 1) for k in candidates.layers]
-                for r in candidates.readouts
-            ]
-        )
-        return Scores(score.ravel().astype(float))
+            bonus = float(readout.template == "one-word")
+            rows.append([bonus + (layer == 1) for layer in candidates.layers])
+        return Scores(np.array(rows).ravel())
 
 
 class Grid(FirstBlock):
@@ -54,90 +50,39 @@ class Blind(FirstBlock):
     name, views = "blind", ("upside-down",)
 
 
-WORDS = ("river", "stone", "cloud", "paper", "light", "grass", "metal", "music", "bread", "glass")
-TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 6)) for i in range(40)]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one test has read, the others need not read again."""
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.fixture
-def quick(store: Path) -> Callable[..., layerscope.Improved]:
-    settings = {"max_length": 64, "templates": ["one-word"], "progress": False, "store": store}
-    return lambda judge, **options: layerscope.improve(
-        tiny_model("llama"), TEXTS, judge=judge, **settings, **options
-    )
-
-
-def test_its_scores_decide(quick: Callable[..., layerscope.Improved]) -> None:
-    result = quick(FirstBlock())
+def test_its_scores_decide(llama: Any, tmp_path: Path) -> None:
+    result = quick(llama, some_texts(), judge=FirstBlock())
     assert (result.choice.layer, str(result.choice.readout).split("/")[0]) == (1, "one-word")
     assert result.manifest["judge"] == "first-block"
-    assert result.manifest["evidence"]["judge"] == "the judge first-block"
-    assert (result.manifest["evidence"]["before"], result.manifest["evidence"]["after"]) == (
-        0.0,
-        2.0,
-    )
-    assert set(result.table["score"]) == {
-        0.0,
-        1.0,
-        2.0,
-    }  # every candidate has the score that it gave
-
-
-def test_beside_labels_it_counts_as_an_encoder_does(
-    quick: Callable[..., layerscope.Improved], tmp_path: Path
-) -> None:
-    file = tmp_path / "labels.csv"
-    file.write_text(
-        "text,label\n" + "\n".join(f"{text},{'river' in text}" for text in TEXTS) + "\n",
-        encoding="utf-8",
-    )
-    result = quick(FirstBlock(), labels=file)
-    assert result.manifest["evidence"]["judge"] == "40 labeled examples and the judge first-block"
+    assert result.evidence.judge == "the judge first-block"
+    assert (result.evidence.before, result.evidence.after) == (0.0, 2.0)
+    assert set(result.table["score"]) == {0.0, 1.0, 2.0}
+    file = write_labels(tmp_path / "labels.csv", some_texts(), "river")
+    result = quick(llama, some_texts(), judge=FirstBlock(), labels=file)
+    assert result.evidence.judge == "40 labeled examples and the judge first-block"
 
 
 @pytest.mark.parametrize(
-    ("judge", "says"),
+    ("judge", "error", "words"),
     [
-        (
-            Grid(),
-            r"'grid' must return Scores with 64 values",
-        ),
-        (Failing(), "the judge 'failing' failed: KeyError: 'no such thing'"),
+        (Grid(), PluginError, r"'grid' must return Scores with 64 values"),
+        (Failing(), PluginError, "the judge 'failing' failed: KeyError: 'no such thing'"),
+        (Blind(), UnknownNameError, r"'blind' asks for 'upside-down'.*dropped, first-half"),
     ],
 )
-def test_one_that_cannot_judge_is_named(
-    quick: Callable[..., layerscope.Improved], judge: Any, says: str
-) -> None:
-    with pytest.raises(PluginError, match=says):
-        quick(judge)
+def test_a_wrong_judge_is_named(llama: Any, judge: Any, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        quick(llama, some_texts(), judge=judge)
 
 
-def test_a_view_that_nobody_makes_is_named(quick: Callable[..., layerscope.Improved]) -> None:
-    with pytest.raises(
-        UnknownNameError,
-        match=r"the judge 'blind' asks for 'upside-down'.*dropped, first-half, second-half",
-    ):
-        quick(Blind())
-
-
-def test_what_is_no_judge_is_named() -> None:
+def test_a_judge_is_a_name_or_an_object_with_a_method() -> None:
     assert check_judge(None) == check_judge("none") == "none"
-    made = FirstBlock()
-    assert check_judge(made) is made
+    judge = FirstBlock()
+    assert check_judge(judge) is judge
+    words = "an object with name, views and a method `judge`, not"
     for other in (7, FirstBlock):
-        with pytest.raises(
-            LayerscopeError, match="an object with name, views and a method `judge`, not"
-        ):
+        with pytest.raises(LayerscopeError, match=words):
             check_judge(other)  # type: ignore[arg-type]
-
-
-def test_an_unknown_name_lists_models() -> None:
-    with pytest.raises(
-        UnknownNameError, match=r"unknown judge 'minilm-16'. Did you mean 'minilm-l6'\?.*none"
-    ):
+    words = r"unknown judge 'minilm-16'. Did you mean 'minilm-l6'\?.*none"
+    with pytest.raises(UnknownNameError, match=words):
         check_judge("minilm-16")

@@ -24,6 +24,7 @@ from tests.tiny import tiny_model
 
 pytest.importorskip("sentence_transformers")
 TEXTS = some_texts(50)
+MODELS = "sentence_transformers.models"
 EVIL = """
 import pathlib
 pathlib.Path({marker!r}).write_text("it ran")
@@ -58,40 +59,27 @@ def add_auto_map(folder: Path) -> None:
 
 def add_unknown_type(folder: Path) -> None:
     """A model type that only the folder's own code knows."""
-    edit(
-        folder / "config.json",
-        model_type="evil",
-        auto_map={"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"},
-    )
+    add_auto_map(folder)
+    edit(folder / "config.json", model_type="evil")
 
 
 def add_tokenizer(folder: Path) -> None:
     """A tokenizer of the folder's own."""
-    edit(
-        folder / "tokenizer_config.json",
-        auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]},
-        tokenizer_class="Evil",
-    )
+    classes = {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}
+    edit(folder / "tokenizer_config.json", auto_map=classes, tokenizer_class="Evil")
 
 
 def add_settings(folder: Path) -> None:
     """Trust among the settings of a standard module, of the older and the newer names."""
     add_auto_map(folder)
     trusted = {"trust_remote_code": True}
-    edit(
-        folder / "sentence_bert_config.json",
-        model_args=trusted,
-        config_args=trusted,
-        model_kwargs=trusted,
-    )
-    edit(folder / "config_sentence_transformers.json", trust_remote_code=True)
-    kinds = {
-        "": "sentence_transformers.models.Transformer",
-        "1_Pooling": "sentence_transformers.models.Pooling",
-    }
+    names = ("model_args", "config_args", "model_kwargs")
+    edit(folder / "sentence_bert_config.json", **dict.fromkeys(names, trusted))
+    edit(folder / "config_sentence_transformers.json", **trusted)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     listed = [
-        {"idx": i, "name": str(i), "path": path, "type": kind}
-        for i, (path, kind) in enumerate(kinds.items())
+        {"idx": i, "name": str(i), "path": path, "type": f"{MODELS}.{kind}"}
+        for i, (path, kind) in enumerate(modules)
     ]
     (folder / "modules.json").write_text(json.dumps(listed))
 
@@ -129,21 +117,14 @@ def test_no_code_of_a_folder_runs(
     edit(folder / MARKER, needs_trust=True, trust_remote_code=True)
     record_files(folder)  # whoever changes the files can change their checksums too
 
-    def tried(action: Callable[[], object]) -> None:
+    for action in (
+        lambda: layerscope.load_run(folder).encode(TEXTS[:2]),
+        lambda: layerscope.profile(str(folder), TEXTS[:4], progress=False),
+        lambda: layerscope.export(str(folder), 1, readout="plain/mean", out=tmp_path / "again"),
+    ):
         with contextlib.suppress(LayerscopeError):
             action()
         assert not marker.exists()
-
-    tried(lambda: layerscope.load_run(folder).encode(TEXTS[:2]))
-    tried(lambda: layerscope.profile(str(folder), TEXTS[:4], progress=False))
-    tried(
-        lambda: layerscope.export(
-            str(folder),
-            1,
-            readout="plain/mean/raw/keep/none",
-            out=tmp_path / "again",
-        )
-    )
     run_main(monkeypatch, capsys, "report", folder, "--out", tmp_path / "page.html")
     assert not marker.exists()
 
@@ -157,9 +138,6 @@ def test_what_is_not_a_standard_module_is_refused(better: Path, tmp_path: Path) 
         LayerscopeError, match=r"names the module 'evil.Evil'.*code of the folder's own is not run"
     ):
         layerscope.load_run(folder).encode(TEXTS[:2])
-
-
-MODELS = "sentence_transformers.models"
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,13 @@ from layerscope.core.heads import Head, make_target, unit
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError
 from layerscope.improving import train as training
-from layerscope.improving.chosen import Chosen
-from layerscope.improving.resume import FitPlan, settle_plan, training_folder, working_folder
-from layerscope.improving.sample import Reader
-from layerscope.improving.train import (
-    agreement,
-    similarity_loss,
-    train_student,
-)
+from layerscope.improving.fit import Lesson
+from layerscope.improving.reader import Chosen, Reader
+from layerscope.improving.request import FitPlan, settle_plan, training_folder
+from layerscope.improving.train import RATE, agreement, head_of, similarity_loss, train_student
 from layerscope.progress import Silent
 from layerscope.training import distill
-from layerscope.training.distill import embed_by_length, fast_half
+from layerscope.training.distill import TrainingPlan, embed_by_length, fast_half
 from layerscope.vectors import VectorStore
 from tests.improving.test_heads import improve
 from tests.improving.test_improve import some_texts
@@ -53,14 +49,14 @@ def taught(llama, tmp_path_factory):
     reader = Reader(llama, VectorStore(tmp_path_factory.mktemp("store"), None), 96)
     words = sorted({word for text in TEXTS for word in text.split()})
     counts = np.array([[float(text.split().count(word)) for word in words] for text in TEXTS])
-    return Chosen(llama, reader, Readout(), 2).encode(TEXTS), make_target(counts)
+    return Lesson(TEXTS, Chosen(reader, Readout(), 2).encode(TEXTS), make_target(counts), "words")
 
 
-def train(model, taught, work=None, **options):
-    settings = {"max_length": 32, "settings": QUICK, "bar": Silent(), "teacher": "words", **options}
+def train(model, taught, work=None, settings=QUICK, bar=None):
     today = lambda texts: np.random.default_rng(0).normal(size=(len(texts), 8))  # noqa: E731
     with training_folder(work) as folder:
-        return train_student(model, 2, TEXTS, *taught, today, folder=folder, **settings)
+        plan = TrainingPlan(folder, model.device, 0, None, RATE, settings=settings)
+        return train_student(model, 2, taught, today, plan, max_length=32, bar=bar or Silent())
 
 
 def reference_loss(student: np.ndarray, teacher: np.ndarray) -> float:
@@ -269,31 +265,17 @@ def test_what_cannot_be_trained_is_refused_in_one_line(llama):
 
 def test_a_budget_below_one_block_trains_nothing_and_reads_nothing(llama, monkeypatch):
     monkeypatch.setattr(
-        "layerscope.improving.sample.Reader.read", lambda *given: pytest.fail("nothing is read")
+        "layerscope.improving.reader.Reader.read",
+        lambda *given, **options: pytest.fail("nothing is read"),
     )
     with pytest.raises(InvalidValueError, match="allows no block to train"):
         improve(llama, some_texts(300), train=QUICK, budget=0.1)
 
 
-def test_what_is_false_does_not_train(llama, head_wins):
-    assert improve(llama, some_texts(60), train=None, sample=60).manifest["config"]["train"] is None
-
-
-def test_what_a_stopped_training_left_goes_with_the_next_run(tmp_path):
-    left = tmp_path / ".better.improving" / "training"
-    left.mkdir(parents=True)
-    (left / "texts.json").write_text("[]", encoding="utf-8")
-    with working_folder(tmp_path / "better"):
-        pass
-    assert not list(tmp_path.glob(".better*"))
-
-
 def test_a_head_from_a_dense_layer_is_that_layer(rng):
-    from layerscope.improving.train import _head_of
-
     for width in (4, 20):  # wider than the model, too
         linear, rows = torch.nn.Linear(9, width), rng.normal(size=(6, 9))
-        found = _head_of([None, None, SimpleNamespace(linear=linear)], "texts")
+        found = head_of([None, None, SimpleNamespace(linear=linear)])
         assert isinstance(found, Head)
         assert np.allclose(
             found(rows), linear(torch.tensor(rows, dtype=torch.float32)).detach().numpy(), atol=1e-6

@@ -299,8 +299,8 @@ def synthetic_improvement(
     ]
     evidence = {
         "judge": "agreement with minilm-l6", "score_name": "agreement with minilm-l6", "before": 0.2, "after": 0.4,
-        "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05, "today": f"layer {blocks} under {READOUTS[0]}",
-        "candidates": 14, "tied": 1, "kept_default": False, "relative_cost": 1.4,
+        "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05,
+        "kept_default": False, "relative_cost": 1.4,
         "neighbors": {"judge": "minilm-l6", "before": 0.2, "after": 0.3},
     }  # fmt: skip
     manifest = {

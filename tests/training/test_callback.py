@@ -37,12 +37,10 @@ def trained(folder: Path, callbacks: list[hf.TrainerCallback]) -> dict[str, torc
 
 def test_training_with_it_gives_the_same_weights_and_a_log(tmp_path: Path) -> None:
     plain = trained(tmp_path / "a", [])
-    callback = LayerscopeCallback(TEXTS, tiny_tokenizer(), share=0.9, out=tmp_path / "layers.csv")
+    callback = LayerscopeCallback(TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv")
     watched = trained(tmp_path / "b", [callback])
     for name, value in plain.items():
         assert torch.equal(value, watched[name]), name
     table = pd.read_csv(tmp_path / "layers.csv")
     assert set(table["layer"]) == {0, 1, 2, 3}
-    assert table["step"].between(1, 6).all()
-    assert callback.watch is not None
-    assert callback.watch.spent <= 0.95
+    assert set(table["step"]) == {1}  # the first call measures, and the others wait

@@ -20,7 +20,8 @@ from layerscope.errors import (
 from layerscope.metrics import Metric, MetricInfo
 from layerscope.metrics.registry import REGISTRY
 from layerscope.training import LayerWatch
-from layerscope.training.watch import COLUMNS, Pace
+from layerscope.training import watch as watch_module
+from layerscope.training.watch import COLUMNS
 from tests.tiny import build_tiny, tiny_tokenizer
 
 TEXTS = ["held out one", "a second text, longer than the first", "and a third of them", "four"]
@@ -121,54 +122,35 @@ def test_numbers_match_numpy_on_the_models_hidden_states(tmp_path: Path) -> None
         assert (layer, "curvature", "keep") in rows.index
 
 
-def test_the_watch_spaces_itself_and_tries_before_it_measures(
+def test_measuring_takes_its_share_after_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Clock:
-        now = 0.0
+    now = [0.0]
+    monkeypatch.setattr(watch_module.time, "perf_counter", lambda: now[0])
+    real = watch_module.measure_layers
 
-        def __call__(self) -> float:
-            return self.now
+    def measure(*given: object) -> object:
+        now[0] += 1.0
+        return real(*given)
 
-    clock = Clock()
-    monkeypatch.setattr(Pace.__init__, "__defaults__", (clock,))
+    monkeypatch.setattr(watch_module, "measure_layers", measure)
     watch = LayerWatch(
         build_tiny("llama"), TEXTS, tiny_tokenizer(), share=0.1, out=tmp_path / "layers.csv"
     )
-    sizes: list[int] = []
-    real = watch._run
-
-    def run(prompts, step):  # type: ignore[no-untyped-def]
-        sizes.append(len(prompts))
-        clock.now += 0.25 * len(prompts)
-        return real(prompts, step)
-
-    watch._run = run  # type: ignore[method-assign]
     measured = []
     for step in range(1, 201):
-        clock.now += 0.5
+        now[0] += 0.5
         if watch.step(step):
             measured.append(step)
-        assert watch.spent <= 0.1 + 1e-9
-    assert sizes[0] == 1  # the trial, with one text
-    assert set(sizes[1:]) == {len(TEXTS)}
-    assert 5 <= len(measured) <= 12
+            assert step == 1 or watch.spent <= 0.1 + 1e-9
+    assert 8 <= len(measured) <= 12
     assert sorted(watch.table["step"].unique()) == measured
-
-
-def test_at_start_measures_at_once_and_pays_later(tmp_path: Path) -> None:
-    watch = LayerWatch(
-        build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", at_start=True
-    )
-    assert watch.step(0)
-    assert not watch.step(1)
 
 
 def test_csv_can_be_read_back_and_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "layers.csv"
     for step in (1, 2):
-        with LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=path) as watch:
-            watch.measure(step)
+        LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=path).measure(step)
     table = pd.read_csv(path)
     assert list(table.columns) == COLUMNS
     assert sorted(table["step"].unique()) == [1, 2]
@@ -182,10 +164,9 @@ def test_csv_can_be_read_back_and_gone_on_with(tmp_path: Path) -> None:
 
 def test_numbers_are_sent_as_they_are_measured(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[dict[str, float]] = []
-    with LayerWatch(
-        build_tiny("llama"), TEXTS, tiny_tokenizer(), out=None, on_rows=sent.append
-    ) as watch:
-        rows = watch.measure(9)
+    tokenizer = tiny_tokenizer()
+    watch = LayerWatch(build_tiny("llama"), TEXTS, tokenizer, out=None, on_rows=sent.append)
+    rows = watch.measure(9)
     (numbers,) = sent
     assert numbers["step"] == 9
     assert len(numbers) == 1 + len(rows)
@@ -200,11 +181,7 @@ def test_numbers_are_sent_as_they_are_measured(caplog: pytest.LogCaptureFixture)
     assert "on_rows failed (ConnectionError: no network): not logged" in caplog.text
 
 
-def test_a_run_too_short_says_so_and_broken_states_do_not_end_it(tmp_path: Path) -> None:
-    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv")
-    watch.step(1)
-    with pytest.warns(UserWarning, match="never measured"):
-        watch.close()
+def test_broken_states_do_not_end_a_training(tmp_path: Path) -> None:
     module = build_tiny("llama")
     module.layers[1].mlp.down_proj.weight.data[0, 0] = torch.nan
     broken = LayerWatch(module, TEXTS, tiny_tokenizer(), out=tmp_path / "broken.csv")
@@ -223,10 +200,8 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
 
 def test_chosen_metrics_are_measured(tmp_path: Path) -> None:
     names = ["curvature", "anisotropy", "sink_first"]
-    with LayerWatch(
-        language_model(0.0), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", metrics=names
-    ) as watch:
-        table = watch.measure(1)
+    watch = LayerWatch(language_model(0.0), TEXTS, tiny_tokenizer(), out=None, metrics=names)
+    table = watch.measure(1)
     assert list(dict.fromkeys(table["metric"])) == names
     profile = layerscope.profile(
         watch.model, TEXTS, metrics=names, final_norm="raw", progress=False
@@ -254,10 +229,8 @@ def test_a_metric_from_outside_is_watched_by_itself(
     tokens = Metric(info, measure=lambda states, mask, options: mask.sum(-1).double())
     REGISTRY.load()
     monkeypatch.setitem(REGISTRY._things, "token_count", tokens)
-    with LayerWatch(
-        language_model(), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv"
-    ) as watch:
-        table = watch.measure(1)
+    watch = LayerWatch(language_model(), TEXTS, tiny_tokenizer(), out=None)
+    table = watch.measure(1)
     lengths = np.array([len(ids) for ids in watch.prompts])
     for sink, less in (("keep", 0), ("drop", 1)):
         rows = table[(table["metric"] == "token_count") & (table["sink"] == sink)]

@@ -35,28 +35,6 @@ NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A judge's comparison of the chosen candidate with the others.
-
-    - `interval`: 95 % bounds of its score minus the default's, whichever candidate is chosen.
-    - `readout_gain`, `layer_gain`: the parts of that difference.
-    - `candidates`, `near`, `tied`: how many were compared, score nearly as high as the best, and
-      cannot be told from it.
-    - `cheaper`: the cheapest of the tied ones, where it saves a tenth: readout, layer, cost.
-    """
-
-    interval: tuple[float, float]
-    readout_gain: float
-    layer_gain: float
-    relative_cost: float
-    candidates: int
-    near: int
-    tied: int
-    kept_default: bool
-    cheaper: tuple[str, int, float] | None = None
-
-
-@dataclass(frozen=True)
 class Choice:
     """The layer to use and its readout. Measured scores, labels, label-free rules and `improve` all
     answer with one; parts may be unknown.
@@ -103,7 +81,6 @@ class Choice:
     passed_over: tuple[str, ...] = ()
     near: tuple[int, ...] = ()
     table: Any = field(default=None, repr=False, compare=False)
-    comparison: Comparison | None = field(default=None, repr=False, compare=False)
 
     @property
     def site(self) -> str:
@@ -210,9 +187,7 @@ class Choice:
         return f"{prefix}read {place}: {gains_in_words(self)}{measured}."
 
 
-_STORED = tuple(
-    item.name for item in fields(Choice) if item.name not in ("gain", "table", "comparison")
-)
+_STORED = tuple(item.name for item in fields(Choice) if item.name not in ("gain", "table"))
 _TEXT = (str, type(None))
 _NUMBER = (int, float, type(None))
 _KINDS: dict[str, Any] = {

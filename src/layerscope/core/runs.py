@@ -60,7 +60,7 @@ run_kinds: Registry[RunKind] = Registry(
 )
 
 _SECTIONS = "layerscope.report.sections"
-_IMPROVED = "layerscope.improving.terminal"
+_IMPROVED = "layerscope.improving.words"
 _BLOCKS = "layerscope.blocks.terminal"
 _NOTEBOOK = "layerscope.report.notebook"
 _WRITE = "layerscope.report.write:write_report"

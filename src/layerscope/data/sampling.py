@@ -6,13 +6,12 @@ from __future__ import annotations
 import hashlib
 import heapq
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from layerscope.data.items import content_key
-from layerscope.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,13 @@ class Draw:
     """Distinct texts of a stream in random order, at most as many as were asked for.
 
     `read` counts all usable texts, `distinct` those that differ. `fingerprint` says which texts the
-    stream holds, whatever their order. `keys` holds a sorted number for each distinct text, so that
-    a later pass can leave out copies.
+    stream holds, whatever their order.
     """
 
     texts: tuple[str, ...]
     read: int
     distinct: int
     fingerprint: str
-    keys: np.ndarray = field(repr=False)
 
 
 def draw_texts(stream: Iterable[str], size: int, seed: int = 0) -> Draw:
@@ -64,24 +61,4 @@ def draw_texts(stream: Iterable[str], size: int, seed: int = 0) -> Draw:
     )
     fingerprint = hashlib.sha256(f"{len(keys)}|{total % 2**256:x}".encode()).hexdigest()
     ordered = tuple(text for _, text in sorted(lowest, reverse=True))
-    return Draw(ordered, len(keys), len(distinct), fingerprint, distinct)
-
-
-def distinct_texts(
-    stream: Iterable[str], keys: np.ndarray, without: Iterable[str] = ()
-) -> Iterator[str]:
-    """Yield every text of a stream once, in the order of the stream; `keys` are those of its draw."""
-    is_done = np.zeros(len(keys), dtype=bool)
-    is_done[
-        np.searchsorted(keys, np.array([content_key(text) for text in without], dtype=np.uint64))
-    ] = True
-    for text in stream:
-        key = content_key(text)
-        place = int(np.searchsorted(keys, np.uint64(key)))
-        if place == len(keys) or int(keys[place]) != key:
-            raise DataError(
-                f"the texts changed while they were read: {text[:60]!r} is new. Run the same command again."
-            )
-        if not is_done[place]:
-            is_done[place] = True
-            yield text
+    return Draw(ordered, len(keys), len(distinct), fingerprint)

@@ -21,7 +21,8 @@ from layerscope.core.statistics import bootstrap_weights, spearman
 from layerscope.embedding.encoders import open_encoder
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.improving.sample import LEAST_TEXTS, draw_sample, knows_language
+from layerscope.improving.judging import knows_language
+from layerscope.improving.reader import LEAST_TEXTS, draw_sample
 from layerscope.models import LoadedModel
 from layerscope.models.source import check_name
 from layerscope.progress import Progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,16 +12,14 @@ from torch import Tensor
 from layerscope.choose.judges.agreement import similarities
 from layerscope.choose.judges.base import TEXTS
 from layerscope.core.poolings import POOLINGS
-from layerscope.core.readout import HEAD, Readout, kinds_of
-from layerscope.core.sites import site_of
+from layerscope.core.readout import HEAD, Readout
 from layerscope.core.templates import get_template, names_of
 from layerscope.errors import ExportError, LayerscopeError
 from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.servers import facts_of, plan_formats
 from layerscope.improving.heads import Heads
+from layerscope.improving.reader import Reader
 from layerscope.models import LoadedModel
-from layerscope.vectors import VectorSpace, text_key
-from layerscope.vectors.encode import read_readout
 
 
 def template_names(
@@ -53,29 +51,17 @@ def make_grid(templates: Sequence[str], *, has_cls: bool, has_norm: bool) -> lis
                 continue
             if pooling.needs_cls and not has_cls:
                 continue
-            grid += [
-                Readout(name, pooling.name, norm, "keep", centering)
-                for norm in norms
-                for centering in ("none", "corpus")
-            ]
+            for norm in norms:
+                for centering in ("none", "corpus"):
+                    grid.append(Readout(name, pooling.name, norm, "keep", centering))
     return list(dict.fromkeys(grid))
-
-
-def by_template(readouts: Sequence[Readout]) -> dict[str, list[str]]:
-    """Return the kinds of vectors to store, by the template whose pass yields them."""
-    groups: dict[str, list[Readout]] = {}
-    for readout in readouts:
-        groups.setdefault(readout.template, []).append(readout)
-    return {name: kinds_of(group) for name, group in groups.items()}
 
 
 def server_needs(
     model: LoadedModel, readout: Readout, servers: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Return what keeps servers from opening a readout, and the formats that they need."""
-    if not servers:
-        return [], []
-    return plan_formats(facts_of(model, readout), servers)
+    return plan_formats(facts_of(model, readout), servers) if servers else ([], [])
 
 
 def servable_grid(
@@ -108,105 +94,86 @@ def exportable(
     return allowed
 
 
-def find_readout(readouts: Sequence[Readout], name: str | None) -> Readout:
-    """Return the readout of a name; parsing the name would strip a pattern of the user's own."""
-    return next(readout for readout in readouts if readout.name == name)
-
-
-@dataclass
+@dataclass(frozen=True)
 class StoredCandidates:
-    """Candidates whose vectors are in the store.
+    """Readouts at every layer whose vectors are in the store of a reader.
 
     `views` are texts by the name of the view. Centering subtracts the mean over the texts
-    themselves, for their parts as well, as the exported model will. Where `heads` are given, a
-    head's vectors of the texts come from heads that were not fitted on them.
+    themselves, for their parts as well, as the exported model will. With `heads`, a head's vectors
+    of the texts come from heads that were not fitted on them.
     """
 
-    spaces: Mapping[str, VectorSpace]
+    reader: Reader
     readouts: Sequence[Readout]
-    layers: Sequence[int]
     views: Mapping[str, Sequence[str]]
     heads: Heads | None = None
-    advance: Callable[[int], None] = lambda n: None
-    _counted: set[Readout] = field(default_factory=set, repr=False)
     _recent: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def layers(self) -> list[int]:
+        """Return all layers."""
+        return self.reader.layers
 
     @property
     def texts(self) -> Sequence[str]:
         """Return the texts that are judged on."""
         return self.views[TEXTS]
 
-    def only(self, readouts: Sequence[Readout], heads: Heads | None = None) -> StoredCandidates:
-        """Return the candidates of some readouts, with heads if there are any."""
-        return StoredCandidates(
-            self.spaces, readouts, self.layers, self.views, heads or self.heads, self.advance
-        )
-
-    def watched(self, advance: Callable[[int], None]) -> StoredCandidates:
-        """Return the candidates with a callback that counts the readouts as they are read."""
-        return replace(self, advance=advance, _counted=set())
+    def only(self, readouts: Sequence[Readout], heads: Heads | None) -> StoredCandidates:
+        """Return the candidates of other readouts on the same texts."""
+        return replace(self, readouts=readouts, heads=heads)
 
     def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray:
         """Return vectors (layers, texts, D); NaN at a layer where all texts have the same one."""
-        self._count(readout)
         if readout.centering == HEAD:
-            return self._mapped(readout, view)
-        return np.stack([self._prepared(readout, view, i) for i in range(len(self.layers))])
+            return self._mapped(view)
+        return np.stack([self._prepared(readout, view, layer) for layer in self.layers])
 
-    def similarity(self, readout: Readout, place: int) -> Tensor | None:
-        """Return the cosines (texts, texts) at one of the layers; None where they are undefined.
+    def similarity(self, readout: Readout, layer: int) -> Tensor | None:
+        """Return the cosines (texts, texts) at a layer; None where they are undefined.
 
         Those of a head are from heads that were fitted on neither text.
         """
-        self._count(readout)
         if readout.centering == HEAD:
             assert self.heads is not None
-            cosines = self.heads.similarities(place)
+            cosines = self.heads.similarities(layer)
             return None if cosines is None else torch.as_tensor(cosines)
-        vectors = self._prepared(readout, TEXTS, place)
+        vectors = self._prepared(readout, TEXTS, layer)
         return similarities(vectors) if np.isfinite(vectors).all() else None
 
-    def raw(self, readout: Readout, layer: int) -> np.ndarray:
-        """Return the texts' vectors (texts, D) at a layer, not centered."""
-        return self._raw(readout, TEXTS)[list(self.layers).index(layer)]
+    def raw(self, readout: Readout, view: str = TEXTS) -> np.ndarray:
+        """Return vectors (layers, texts, D), not centered."""
+        key = (readout.template, *readout.kinds, view)
+        if key not in self._recent:
+            if len(self._recent) > 3:  # the four views of one readout: more take too much memory
+                del self._recent[next(iter(self._recent))]
+            texts = self.views[view]
+            self._recent[key] = np.stack(
+                [self.reader.stored(readout, layer, texts) for layer in self.layers]
+            )
+        return self._recent[key]
 
     def mean(self, readout: Readout, layer: int) -> np.ndarray:
         """Return the mean (D,) of the texts' vectors at a layer, in double precision."""
-        return self.raw(readout, layer).mean(0, dtype=np.float64)
+        return self.raw(readout)[layer].mean(0, dtype=np.float64)
 
-    def _count(self, readout: Readout) -> None:
-        if readout in self.readouts and readout not in self._counted:
-            self._counted.add(readout)
-            self.advance(1)
-
-    def _prepared(self, readout: Readout, view: str, place: int) -> np.ndarray:
-        """Return vectors (texts, D) at one of the layers, centered if the readout centers."""
-        vectors = self._raw(readout, view)[place]
-        whole = self._raw(readout, TEXTS)[place]
-        mean = whole.mean(0, dtype=np.float64).astype(np.float32)
-        if np.abs(whole - mean).max() <= 1e-6 * max(1e-30, np.abs(whole).max()):
+    def _prepared(self, readout: Readout, view: str, layer: int) -> np.ndarray:
+        """Return vectors (texts, D) at a layer, centered if the readout centers."""
+        vectors = self.raw(readout, view)[layer]
+        texts = self.raw(readout)[layer]
+        mean = texts.mean(0, dtype=np.float64).astype(np.float32)
+        if np.abs(texts - mean).max() <= 1e-6 * max(1e-30, np.abs(texts).max()):
             return np.full_like(vectors, np.nan)
         return vectors - mean if readout.centering == "corpus" else vectors
 
-    def _mapped(self, readout: Readout, view: str) -> np.ndarray:
+    def _mapped(self, view: str) -> np.ndarray:
         """Return vectors through the heads; of texts that they were fitted on, through others."""
         assert self.heads is not None
         if view == TEXTS:
             return self.heads.crossed
-        vectors = self.heads.apply(self._raw(readout, view))
+        vectors = self.heads.apply(self.raw(Readout(), view))
         places = {text: i for i, text in enumerate(self.texts)}
         for i, text in enumerate(self.views[view]):
             if text in places:
                 vectors[:, i] = self.heads.crossed[:, places[text]]
         return vectors
-
-    def _raw(self, readout: Readout, view: str) -> np.ndarray:
-        key = (readout.template, *readout.kinds, view)
-        if key not in self._recent:
-            while len(self._recent) > 3:  # the four views of one readout: memory is not cheap
-                del self._recent[next(iter(self._recent))]
-            space = self.spaces[readout.template]
-            keys = [text_key(text) for text in self.views[view]]
-            layers = [read_readout(space, keys, readout, site_of(k)) for k in self.layers]
-            self._recent[key] = np.stack(layers)
-        return self._recent[key]

@@ -45,8 +45,8 @@ class Teacher:
         if self.readout.pooling != "last":
             return [self.readout]
         names = [name for name in TOGETHER if name != self.readout.template]
-        more = [replace(self.readout, template=name) for name in names[:MORE_PROMPTS]]
-        return [self.readout, *more]
+        further = [replace(self.readout, template=name) for name in names[:MORE_PROMPTS]]
+        return [self.readout, *further]
 
     def describe(self, prompts: Sequence[Readout] = ()) -> str:
         """Return the teachers in words: these prompts, or the best alone."""
@@ -59,16 +59,18 @@ def find_teacher(
     scores: Scores, readouts: Sequence[Readout], layers: Sequence[int], encoder: str
 ) -> Teacher | None:
     """Return the centered prompt with the best score; None if none beats today's reading."""
-    prompts = [one.template != "plain" and one.centering == "corpus" for one in readouts]
     count = len(layers)
-    among = scores.defined & np.repeat(prompts, count)
-    today = (list(readouts).index(Readout()) + 1) * count - 1
-    if not among.any():
+    is_prompt = [
+        readout.template != "plain" and readout.centering == "corpus" for readout in readouts
+    ]
+    allowed = scores.defined & np.repeat(is_prompt, count)
+    if not allowed.any():
         return None
-    best = scores.best(among)
+    best = scores.best(allowed)
+    today = (list(readouts).index(Readout()) + 1) * count - 1
     if not scores.gain(best, today).low > 0:
         return None
-    return Teacher(readouts[best // count], int(layers[best % count]), encoder)
+    return Teacher(readouts[best // count], layers[best % count], encoder)
 
 
 @dataclass(frozen=True)
@@ -82,34 +84,34 @@ class Heads:
     raw: np.ndarray
     target: np.ndarray
 
-    def _fit(self, place: int) -> Ridge:
-        return Ridge(self.raw[place], self.target)
-
     def similarities(self, place: int) -> np.ndarray | None:
         """Return cosines of every two texts by the head fitted on neither.
 
         None where all texts have the same vector.
         """
-        if _all_equal(self.raw[place]):
+        if _are_equal(self.raw[place]):
             return None
-        cosines = self._fit(place).unseen_similarities()
+        cosines = Ridge(self.raw[place], self.target).unseen_similarities()
         np.fill_diagonal(cosines, -np.inf)
         return cosines
 
     @cached_property
     def crossed(self) -> np.ndarray:
         """Return every text's vector (layers, texts, K) by the head fitted on all others."""
-        undefined = np.full(self.target.shape, np.nan)
         vectors = [
-            undefined if _all_equal(rows) else self._fit(place).unseen()
-            for place, rows in enumerate(self.raw)
+            np.full(self.target.shape, np.nan)
+            if _are_equal(rows)
+            else Ridge(rows, self.target).unseen()
+            for rows in self.raw
         ]
         return np.stack(vectors).astype(np.float32)
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
         """Return vectors (layers, n, K) of other texts, from theirs (layers, n, D)."""
-        vectors = [self._fit(place).head()(rows) for place, rows in enumerate(raw)]
-        return np.stack([rows.astype(np.float32) for rows in vectors])
+        heads = [Ridge(rows, self.target).head() for rows in self.raw]
+        return np.stack([head(rows) for head, rows in zip(heads, raw, strict=True)]).astype(
+            np.float32
+        )
 
 
 def fit_heads(teacher: Teacher | None, raw: np.ndarray, prompted: np.ndarray) -> Heads | None:
@@ -122,6 +124,6 @@ def fit_heads(teacher: Teacher | None, raw: np.ndarray, prompted: np.ndarray) ->
     return Heads(teacher, raw, target)
 
 
-def _all_equal(rows: np.ndarray) -> bool:
+def _are_equal(rows: np.ndarray) -> bool:
     """Return whether all texts have the same vector."""
     return bool(np.ptp(rows, axis=0).max() <= 1e-6 * max(1e-30, np.abs(rows).max()))

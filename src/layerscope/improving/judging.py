@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from layerscope.choose import weigh_by_reliability
-from layerscope.choose.judges.agreement import Neighborhoods
+from layerscope.choose.judges.agreement import Neighborhoods, similarities
 from layerscope.choose.judges.base import TEXTS, Judge, scores_of_items
 from layerscope.choose.judges.consistency import (
     VIEWS,
@@ -23,19 +25,25 @@ from layerscope.choose.labels.read import Labeled
 from layerscope.choose.labels.scores import LABELS_SHARE, score_labels
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.plugins import PluginError
+from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.scores import Scores
-from layerscope.errors import DownloadError, LayerscopeError, OfflineError, UnknownNameError
+from layerscope.errors import (
+    DownloadError,
+    LayerscopeError,
+    NonFiniteStatesError,
+    OfflineError,
+    UnknownNameError,
+)
 from layerscope.improving.candidates import StoredCandidates
-from layerscope.improving.sample import knows_language, own_readout, unknown_share
+from layerscope.improving.reader import Chosen, Reader
 from layerscope.models import LoadedModel, catalogue, load
 from layerscope.models.load import at_commit
 from layerscope.models.source import check_name, resolve
+from layerscope.progress import Progress
+from layerscope.vectors import VectorStore
 
 NONE = "none"
-PARTS_OF = 100
-"""Texts whose parts are read for a second opinion, at most; and at most a fifth of the sample."""
-
 LABELED = "labeled"
 """The view of the labeled texts; their vectors are centered as those of the sample are."""
 
@@ -43,21 +51,90 @@ LONG = 40
 """Mean tokens above which a text is more than a sentence, which prompts for one word may not
 suit."""
 
+_MOST_UNKNOWN = 0.1
+_ENCODER_LENGTH = 256
+
 JudgeOption = str | LoadedModel | Judge
 """A model's name or a loaded model to agree with, `none`, or an object with a method `judge`."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A judge by the agreement of candidates with reference neighbors."""
+
+    reference: Neighborhoods
+    name: str = "agreement"
+    views: tuple[str, ...] = ()
+
+    def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
+        """Score every candidate by the mean agreement over the texts."""
+        rows = []
+        for readout in candidates.readouts:
+            for layer in candidates.layers:
+                cosines = candidates.similarity(readout, layer)
+                row = np.full(len(candidates.texts), np.nan, dtype=np.float32)
+                if cosines is not None:
+                    cosines = cosines.to(self.reference.near.device)
+                    row = self.reference.agreement(cosines).cpu().numpy()
+                rows.append(row)
+        return scores_of_items(self.name, np.stack(rows), seed)
+
+
+@dataclass(frozen=True)
+class LabelJudge:
+    """A judge by a few labeled examples, whose texts are a view of the candidates."""
+
+    labels: Labeled
+
+    def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
+        """Return the scores of the candidates on the examples."""
+        return score_labels(
+            self.labels,
+            candidates.readouts,
+            candidates.layers,
+            lambda readout: candidates.vectors(readout, LABELED),
+            seed,
+        )
+
+
+@dataclass(frozen=True)
+class CheckedJudge:
+    """A judge of the user's. Wrong scores become an error that names it."""
+
+    user_judge: Judge
+
+    def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
+        """Return the judge's scores."""
+        name = self.user_judge.name
+        try:
+            scores = self.user_judge.judge(candidates, seed=seed)
+            shape = np.shape(scores.values)
+        except LayerscopeError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"the judge {name!r} failed: {type(error).__name__}: {error}."
+            ) from error
+        count = len(candidates.readouts) * len(candidates.layers)
+        if shape != (count,) or (scores.draws is not None and len(scores.draws) != count):
+            raise PluginError(
+                f"the judge {name!r} must return Scores with {count} values, one for each layer "
+                f"under each readout, and draws ({count}, resamples) or none; its values have the "
+                f"shape {shape}."
+            )
+        return replace(scores, source=scores.source or name)
 
 
 @dataclass(frozen=True)
 class Judges:
     """The sources that score candidates. With none of the three, the model judges itself.
 
-    - `encoder`: a sentence encoder that candidates should agree with, read by `encoder_readout`.
+    - `encoder`: a sentence encoder that candidates should agree with, read as it reads itself.
     - `labels`: a few labeled examples.
     - `custom`: an object with a method `judge`.
     """
 
-    encoder: LoadedModel | None = None
-    encoder_readout: Readout = field(default_factory=Readout)
+    encoder: Chosen | None = None
     labels: Labeled | None = None
     custom: Judge | None = None
     notes: tuple[str, ...] = ()
@@ -68,40 +145,40 @@ class Judges:
         return self.encoder is None and self.labels is None and self.custom is None
 
     @property
+    def encoder_name(self) -> str:
+        """Return the name of the encoder; empty where there is none."""
+        return "" if self.encoder is None else self.encoder.model.name
+
+    @property
     def name(self) -> str:
         """Return the judges in words."""
-        if self.is_model_alone:
-            return "the model's own consistency"
         names = []
         if self.labels is not None:
             names.append(f"{len(self.labels)} labeled examples")
         if self.encoder is not None:
-            names.append(f"agreement with {self.encoder.name}")
+            names.append(f"agreement with {self.encoder_name}")
         if self.custom is not None:
             names.append(f"the judge {self.custom.name}")
-        return " and ".join(names)
+        return " and ".join(names) or "the model's own consistency"
 
     @property
     def score_name(self) -> str:
         """Return the name of the score."""
         if self.is_model_alone:
             return "agreement with the most consistent readouts"
-        if self.labels is not None and self.custom is not None:
-            return f"labels and {self.custom.name}, standardized"
-        if self.labels is not None:
-            together = "labels and agreement, standardized"
-            return "score on your labels" if self.encoder is None else together
-        if self.encoder is not None:
-            return f"agreement with {self.encoder.name}"
-        assert self.custom is not None
-        return f"score of {self.custom.name}"
+        if self.labels is None:
+            return self.name.replace("the judge", "score of")
+        if self.encoder is None and self.custom is None:
+            return "score on your labels"
+        other = "agreement" if self.custom is None else self.custom.name
+        return f"labels and {other}, standardized"
 
     @property
     def trained_encoder(self) -> str | None:
         """Return the name of an encoder that was trained for embeddings, and judges."""
-        if self.encoder is None or not self.encoder.identity.get("sentence_encoder"):
+        if self.encoder is None or not self.encoder.model.identity.get("sentence_encoder"):
             return None
-        return self.encoder.name
+        return self.encoder_name
 
     @property
     def reads_parts(self) -> bool:
@@ -137,29 +214,25 @@ class Judges:
             views[LABELED] = self.labels.texts
         return views
 
-    def score(
-        self, candidates: StoredCandidates, reference: Neighborhoods | None, seed: int
-    ) -> tuple[Scores, ...]:
-        """Return the scores of each source. `reference` has the neighbors to agree with."""
-        scores = []
+    def open(self, candidates: StoredCandidates, seed: int, bar: Progress) -> tuple[Judge, ...]:
+        """Return the judges of candidates; where labels judge, they are the first."""
+        judges: list[Any] = []
         if self.labels is not None:
-            scores.append(
-                score_labels(
-                    self.labels,
-                    candidates.readouts,
-                    candidates.layers,
-                    lambda readout: np.asarray(candidates.vectors(readout, LABELED)),
-                    seed,
-                )
-            )
-        if reference is not None:
-            scores.append(agreement_scores(candidates, reference, seed))
+            judges.append(LabelJudge(self.labels))
+        if self.encoder is not None:
+            encoded = encode_by_judge(self.encoder, candidates.texts, bar)
+            judges.append(Agreement(Neighborhoods.of(similarities(encoded))))
         if self.custom is not None:
-            scores.append(ask(self.custom, candidates, seed))
-        return tuple(scores)
+            judges.append(CheckedJudge(self.custom))
+        if self.is_model_alone:
+            ranks = added_ranks(consistency_items(candidates), seed).values
+            judges.append(
+                Agreement(Neighborhoods.of(consensus(candidates, best_candidates(ranks))))
+            )
+        return tuple(judges)
 
     def combine(self, scores: Sequence[Scores]) -> Scores:
-        """Return the sources' scores as one; labels count more."""
+        """Return the scores of all judges as one; labels count more."""
         weighted = list(scores)
         if self.labels is not None:
             weighted[0] = replace(weighted[0], weight=LABELS_SHARE)
@@ -168,10 +241,8 @@ class Judges:
 
 def check_judge(judge: JudgeOption | None) -> JudgeOption:
     """Return the judge that an option names; raise where it names none."""
-    if judge is None:
-        return NONE
-    if isinstance(judge, LoadedModel):
-        return judge
+    if judge is None or isinstance(judge, LoadedModel):
+        return judge or NONE
     if isinstance(judge, str):
         try:
             if judge != NONE:
@@ -198,16 +269,18 @@ def check_judge(judge: JudgeOption | None) -> JudgeOption:
 def make_judges(
     judge: JudgeOption,
     labels: Labeled | None,
-    model: LoadedModel,
+    reader: Reader,
     texts: Sequence[str],
 ) -> Judges:
     """Open the judges; an encoder that does not know the texts is dropped with a note."""
     if judge == NONE:
         return Judges(labels=labels)
+    if not isinstance(judge, str | LoadedModel):
+        return Judges(labels=labels, custom=judge)
     folder = None
     if isinstance(judge, LoadedModel):
         encoder = judge
-    elif isinstance(judge, str):
+    else:
         try:
             encoder = load(judge)
         except (OfflineError, DownloadError) as error:
@@ -215,16 +288,14 @@ def make_judges(
                 f"the judge: {error} Or judge without an encoder: judge='none'."
             ) from error
         folder = resolve(at_commit(judge, encoder)).path
-    else:
-        return Judges(labels=labels, custom=judge)
-    if ModelIdentity.of(encoder.identity).same_as(ModelIdentity.of(model.identity)):
+    if ModelIdentity.of(encoder.identity).same_as(ModelIdentity.of(reader.model.identity)):
         raise LayerscopeError(
             f"the judge {encoder.name!r} is the model itself, and would agree with what it does "
             "already. Give another sentence encoder (judge='minilm-l6'), or let the model judge "
             "itself by its consistency (judge='none')."
         )
-    if not knows_language(encoder, texts[:200]):
-        share = unknown_share(encoder, texts[:200])
+    share = unknown_share(encoder, texts[:200])
+    if share > _MOST_UNKNOWN:
         note = (
             f"{encoder.name} does not know {share:.0%} of the words of these texts, and is not "
             "asked: another language? The model is judged by its own consistency instead."
@@ -236,72 +307,63 @@ def make_judges(
             f"the judge {encoder.name} is not a sentence encoder: its opinion of neighbors may be "
             "worth little.",
         )
-    return Judges(encoder, own_readout(folder, encoder.width), labels, notes=notes)
+    reading = read_as_itself(encoder, folder, reader.store)
+    return Judges(reading, labels, notes=notes)
 
 
-def find_consensus(candidates: StoredCandidates, seed: int) -> Neighborhoods:
-    """Return the neighbors on which the most consistent candidates agree."""
-    ranks = added_ranks(consistency_items(candidates), seed).values
-    return Neighborhoods.of(consensus(candidates, best_candidates(ranks)))
+def read_as_itself(encoder: LoadedModel, folder: Path | None, store: VectorStore) -> Chosen:
+    """Return a sentence encoder with its own readout at its last layer."""
+    reader = Reader(encoder, store, _ENCODER_LENGTH)
+    return Chosen(reader, own_readout(folder), encoder.n_blocks)
 
 
-def agreement_scores(candidates: StoredCandidates, reference: Neighborhoods, seed: int) -> Scores:
-    """Return the agreement of every candidate with the reference, over the texts."""
-    count = len(candidates.layers)
-    shape = (len(candidates.readouts) * count, len(candidates.texts))
-    items = np.full(shape, np.nan, dtype=np.float32)
-    for row, readout in enumerate(candidates.readouts):
-        for column in range(count):
-            cosines = candidates.similarity(readout, column)
-            if cosines is not None:
-                agreement = reference.agreement(cosines.to(reference.near.device))
-                items[row * count + column] = agreement.cpu()
-    return scores_of_items("agreement", items, seed)
-
-
-def append_rows(scores: Scores, more: Scores) -> Scores:
-    """Return scores with those of further candidates after them."""
-    draws = None
-    if scores.draws is not None and more.draws is not None:
-        draws = np.concatenate([scores.draws, more.draws])
-    return replace(scores, values=np.concatenate([scores.values, more.values]), draws=draws)
-
-
-def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> Scores:
-    """Return the scores of a judge object; raise an error that names it where it fails."""
+def encode_by_judge(encoder: Chosen, texts: Sequence[str], bar: Progress) -> np.ndarray:
+    """Return the judging encoder's vectors (texts, D); refuse it where they say nothing."""
+    name = encoder.model.name
+    advice = "Give another sentence encoder (judge=), or judge without one: judge='none'."
     try:
-        answer = judge.judge(candidates, seed=seed)
-    except LayerscopeError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"the judge {judge.name!r} failed: {type(error).__name__}: {error}."
-        ) from error
-    shape = (len(candidates.readouts) * len(candidates.layers),)
-    values: Any = getattr(answer, "values", None)
-    draws: Any = getattr(answer, "draws", None)
-    if np.shape(values) != shape or (draws is not None and np.shape(draws)[:-1] != shape):
-        raise PluginError(
-            f"the judge {judge.name!r} must return Scores with {shape[0]} values, one for each "
-            f"layer under each readout, and draws ({shape[0]}, resamples) or none at all; it "
-            f"returned {type(answer).__name__} with shapes {np.shape(values)} and "
-            f"{np.shape(draws)}."
+        vectors = encoder.reader.vectors(
+            encoder.readout, encoder.layer, texts, bar, f"{name}, the judge"
         )
-    return replace(answer, source=answer.source or judge.name)
+    except NonFiniteStatesError as error:
+        problem = str(error).partition(" for ")[0]
+        raise LayerscopeError(
+            f"the judge {name} cannot be used: {problem}. Its weights may be damaged. {advice}"
+        ) from error
+    if np.ptp(vectors, axis=0).max() <= 1e-6 * np.abs(vectors).max():
+        raise LayerscopeError(
+            f"the judge {name} cannot be used: it gives all texts the same vector. {advice}"
+        )
+    return vectors
 
 
-def parts_of(count: int) -> int:
-    """Return how many of the texts are read in parts for a second opinion."""
-    return min(count, PARTS_OF, max(20, count // 5))
+def unknown_share(model: LoadedModel, texts: Sequence[str]) -> float:
+    """Return the share of a model's tokens of texts that stand for something unknown to it."""
+    unknown = getattr(model.tokenizer, "unk_token_id", None)
+    if unknown is None:
+        return 0.0
+    ids = [i for row in model.tokenize(list(texts)).ids for i in row]
+    return ids.count(unknown) / max(1, len(ids))
 
 
-def prefers_plain_text(scores: Scores, readouts: Sequence[Readout]) -> bool:
-    """Return whether the plain text scores higher than every prompt.
+def knows_language(model: LoadedModel, texts: Sequence[str]) -> bool:
+    """Return whether a model knows nearly all words of the texts."""
+    return unknown_share(model, texts) <= _MOST_UNKNOWN
 
-    Most weak judges prefer the plain text, good ones hardly ever.
+
+def own_readout(folder: Path | None) -> Readout:
+    """Return how a sentence encoder reads texts itself, by the pooling module of its folder.
+
+    It is the mean where the folder does not say.
     """
-    rows = scores.values.reshape(len(readouts), -1)
-    tops = np.where(np.isfinite(rows), rows, -np.inf).max(axis=1)
-    is_plain = np.array([readout.template == "plain" for readout in readouts])
-    best_prompt = tops[~is_plain].max(initial=-np.inf)
-    return bool(np.isfinite(best_prompt) and tops[is_plain].max() > best_prompt)
+    file = None if folder is None else folder / "1_Pooling" / "config.json"
+    if file is None or not file.is_file():
+        return Readout()
+    config = json.loads(file.read_text(encoding="utf-8"))
+    # the mean last: some configs name it beside another
+    for name, pooling in reversed(POOLINGS.all().items()):
+        mode = str(pooling.sentence_transformers)
+        short = mode.removesuffix("_token").removesuffix("_tokens")
+        if config.get(f"pooling_mode_{mode}") or config.get("pooling_mode") == short:
+            return Readout(pooling=name)
+    return Readout()

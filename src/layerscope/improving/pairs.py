@@ -21,7 +21,7 @@ from layerscope.data.readers import read_rows
 from layerscope.data.records import is_missing
 from layerscope.data.sampling import draw_texts
 from layerscope.errors import DataError, one_line
-from layerscope.improving.sample import Sample
+from layerscope.improving.reader import Sample
 
 LEAST = 20
 """Queries, and documents, with which a choice can be made: half of the queries choose, the others
@@ -38,22 +38,18 @@ _IDS = {
     "query": ("id", "qid", "query_id"),
     "document": ("id", "pid", "docid", "doc_id", "document_id", "corpus_id"),
 }
-_QUERY = ("query", "query_id", "qid", "question")
-_DOCUMENT = (
-    "document",
-    "document_id",
-    "doc",
-    "doc_id",
-    "docid",
-    "corpus_id",
-    "pid",
-    "passage",
-    "answer",
+_COLUMNS = (
+    (*_IDS["query"][1:], "query", "question"),
+    (*_IDS["document"][1:], "document", "doc", "passage", "answer"),
+    ("score", "relevance", "label"),
 )
-_SCORE = ("score", "relevance", "label", "grade")
+"""The columns of a file of pairs: of queries, documents and scores."""
 
 Pairs = str | Path | Iterable[Sequence[Any]]
 """A file of pairs, or (query, document) and (query, document, score) themselves."""
+
+Answers = dict[str, dict[str, float]]
+"""The documents that belong to each query, with their grades."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +69,8 @@ class SearchTexts:
 
     def documents_as_sample(self) -> Sample:
         """Return the documents as texts that are judged on."""
-        facts = self.facts["documents"]
-        return Sample(
-            tuple(self.documents), facts["distinct"], facts["name"], {**facts, "asked": self.facts}
-        )
+        facts = {**self.facts["documents"], "search": self.facts}
+        return Sample(tuple(self.documents), facts["distinct"], facts["name"], facts)
 
     @property
     def paired(self) -> np.ndarray:
@@ -90,9 +84,9 @@ class SearchTexts:
         """
         order = np.random.default_rng(seed).permutation(len(self.queries))
         groups = [order[self.paired[order]], order[~self.paired[order]]]
-        first = np.concatenate([group[0::2] for group in groups])
-        second = np.concatenate([group[1::2] for group in groups])
-        return np.sort(first), np.sort(second)
+        choosing = np.concatenate([group[0::2] for group in groups])
+        checking = np.concatenate([group[1::2] for group in groups])
+        return np.sort(choosing), np.sort(checking)
 
 
 def read_search(
@@ -109,98 +103,65 @@ def read_search(
 
     A query with pairs comes with all its documents.
     """
-    streams = {
-        "queries": TextStream(queries, encoding=encoding),
-        "documents": TextStream(documents, column=column, encoding=encoding),
-    }
-    grades = None if pairs is None else _read_pairs(pairs)
-    draws = {
-        "queries": draw_texts(streams["queries"], max(LEAST, sample // 2), seed),
-        "documents": draw_texts(streams["documents"], sample, seed),
-    }
-    for kind, draw in draws.items():
+    query_stream = TextStream(queries, encoding=encoding)
+    document_stream = TextStream(documents, column=column, encoding=encoding)
+    query_draw = draw_texts(query_stream, max(LEAST, sample // 2), seed)
+    document_draw = draw_texts(document_stream, sample, seed)
+    sides = {"queries": (query_stream, query_draw), "documents": (document_stream, document_draw)}
+    for kind, (stream, draw) in sides.items():
         if draw.distinct < LEAST:
             raise DataError(
-                f"{streams[kind].name} has {draw.distinct} of the {LEAST} different {kind} that "
-                "are needed."
+                f"{stream.name} has {draw.distinct} of the {LEAST} different {kind} that are "
+                "needed."
             )
-    if draws["queries"].fingerprint == draws["documents"].fingerprint:
+    if query_draw.fingerprint == document_draw.fingerprint:
         raise DataError(
             "queries and documents are the same texts. To compare texts with each other, leave out "
             "queries=."
         )
-    query_texts = list(draws["queries"].texts)
-    document_texts = list(draws["documents"].texts)
+    query_texts = list(query_draw.texts)
+    document_texts = list(document_draw.texts)
     answers: Answers = {}
-    if grades is not None:
-        answers = _resolve(streams["queries"], streams["documents"], grades)
+    digest = None
+    if pairs is not None:
+        grades = _read_pairs(pairs)
+        digest = hashlib.sha256(repr(sorted(grades)).encode()).hexdigest()
+        answers = _resolve(query_stream, document_stream, grades)
         ordered = draw_texts(answers, len(answers), seed).texts
         query_texts = list(dict.fromkeys([*ordered, *query_texts]))[: len(query_texts)]
         query_texts, named = _select(query_texts, answers, max(sample, LEAST))
         _check_pairs(query_texts, answers, sample)
         count = max(len(document_texts), len(named))
         document_texts = list(dict.fromkeys([*named, *document_texts]))[:count]
-    rows = {text: i for i, text in enumerate(query_texts)}
     columns = {text: i for i, text in enumerate(document_texts)}
-    relevant = np.zeros((len(rows), len(columns)), dtype=np.float32)
-    for query in (text for text in query_texts if text in answers):
-        for document, grade in answers[query].items():
-            relevant[rows[query], columns[document]] = grade
+    relevant = np.zeros((len(query_texts), len(columns)), dtype=np.float32)
+    for row, query in enumerate(query_texts):
+        for document, grade in answers.get(query, {}).items():
+            relevant[row, columns[document]] = grade
     facts: dict[str, Any] = {
         kind: {
-            "name": streams[kind].name,
-            "distinct": draws[kind].distinct,
-            "read": count,
-            "fingerprint": draws[kind].fingerprint,
-            "source": streams[kind].source,
+            "name": stream.name,
+            "distinct": draw.distinct,
+            "read": len(query_texts if kind == "queries" else document_texts),
+            "fingerprint": draw.fingerprint,
+            "source": stream.source,
         }
-        for kind, count in (("queries", len(rows)), ("documents", len(columns)))
+        for kind, (stream, draw) in sides.items()
     }
-    digest = None
-    if grades is not None:
-        digest = hashlib.sha256(repr(sorted(grades)).encode()).hexdigest()
     facts["pairs"] = {"fingerprint": digest, "used": int(np.count_nonzero(relevant))}
     return SearchTexts(query_texts, document_texts, relevant, facts)
 
 
-Answers = dict[str, dict[str, float]]
-"""The documents that belong to each query, with their grades."""
-
-Grade = tuple[str, str, float]
-
-
-def _resolve(queries: TextStream, documents: TextStream, grades: Sequence[Grade]) -> Answers:
+def _resolve(
+    queries: TextStream, documents: TextStream, grades: Sequence[tuple[str, str, float]]
+) -> Answers:
     """Return the pairs by their texts."""
     query_by_name = _named(queries, {query for query, _, _ in grades}, "query")
     document_by_name = _named(documents, {document for _, document, _ in grades}, "document")
     answers: Answers = {}
     for query, document, grade in grades:
-        of_query = answers.setdefault(query_by_name[query], {})
-        of_query[document_by_name[document]] = grade
+        answers.setdefault(query_by_name[query], {})[document_by_name[document]] = grade
     return answers
-
-
-def _select(queries: Sequence[str], answers: Answers, most: int) -> tuple[list[str], list[str]]:
-    """Return queries without those whose documents no longer fit, and the documents named."""
-    chosen = []
-    named: dict[str, None] = {}
-    for query in queries:
-        more = dict.fromkeys(answers.get(query, {}))
-        if more and named and len(named | more) > most:
-            continue
-        named |= more
-        chosen.append(query)
-    return chosen, list(named)
-
-
-def _check_pairs(queries: Sequence[str], answers: Answers, sample: int) -> None:
-    count = sum(query in answers for query in queries)
-    if count < LEAST_PAIRED or len(queries) < LEAST:
-        raise DataError(
-            f"the pairs are of {len(answers)} different queries; at least {LEAST_PAIRED} are "
-            f"needed whose documents fit into sample={sample} ({count} do), and {LEAST} queries in "
-            f"all ({len(queries)} are left). Or leave out pairs=."
-        )
 
 
 def _named(stream: TextStream, names: set[str], kind: str) -> dict[str, str]:
@@ -208,11 +169,7 @@ def _named(stream: TextStream, names: set[str], kind: str) -> dict[str, str]:
     texts: dict[str, str] = {}
     for row in stream.rows():
         text = str(row.text)
-        ids = [
-            str(value)
-            for column, value in row.others.items()
-            if column.strip("_ ").lower().replace("-", "_") in _IDS[kind]
-        ]
+        ids = [str(value) for name, value in row.others.items() if _plain(name) in _IDS[kind]]
         for name in (*ids, text, text.strip()):
             if name in names and texts.setdefault(name, text).strip() != text.strip():
                 raise DataError(
@@ -229,17 +186,43 @@ def _named(stream: TextStream, names: set[str], kind: str) -> dict[str, str]:
     return texts
 
 
-def _read_pairs(pairs: Pairs) -> list[Grade]:
+def _plain(column: str) -> str:
+    return column.strip("_ ").lower().replace("-", "_")
+
+
+def _select(queries: Sequence[str], answers: Answers, limit: int) -> tuple[list[str], list[str]]:
+    """Return queries without those whose documents no longer fit, and the documents named."""
+    chosen = []
+    named: dict[str, None] = {}
+    for query in queries:
+        documents = dict.fromkeys(answers.get(query, {}))
+        if documents and named and len(named | documents) > limit:
+            continue
+        named |= documents
+        chosen.append(query)
+    return chosen, list(named)
+
+
+def _check_pairs(queries: Sequence[str], answers: Answers, sample: int) -> None:
+    count = sum(query in answers for query in queries)
+    if count < LEAST_PAIRED or len(queries) < LEAST:
+        raise DataError(
+            f"the pairs are of {len(answers)} different queries; at least {LEAST_PAIRED} are "
+            f"needed whose documents fit into sample={sample} ({count} do), and {LEAST} queries in "
+            f"all ({len(queries)} are left). Or leave out pairs=."
+        )
+
+
+def _read_pairs(pairs: Pairs) -> list[tuple[str, str, float]]:
     """Return the pairs that belong together, with grades above 0."""
     source = str(pairs) if isinstance(pairs, str | Path) else "pairs="
-    rows = _rows_of(Path(pairs)) if isinstance(pairs, str | Path) else list(map(list, pairs))
+    rows = _rows_of(Path(pairs)) if isinstance(pairs, str | Path) else pairs
     grades = []
     for row in rows:
         try:
-            query = str(row[0]).strip()
-            document = str(row[1]).strip()
+            query, document = (str(cell).strip() for cell in row[:2])
             grade = float(row[2]) if len(row) > 2 else 1.0
-        except (LookupError, TypeError, ValueError):
+        except (TypeError, ValueError):
             raise DataError(
                 f"{source}: {one_line(repr(row)[:60])} is no query, document and (if any) score."
             ) from None
@@ -254,10 +237,8 @@ def _read_pairs(pairs: Pairs) -> list[Grade]:
 def _rows_of(file: Path) -> list[list[Any]]:
     """Return the rows of a file of pairs: query, document and, if there is one, score."""
     columns, rows = read_rows(file)
-    by_name = {name.strip().lower().replace("-", "_"): name for name in reversed(columns)}
     chosen = [
-        next((by_name[name] for name in names if name in by_name), None)
-        for names in (_QUERY, _DOCUMENT, _SCORE)
+        next((column for column in columns if _plain(column) in names), None) for names in _COLUMNS
     ]
     if chosen[0] is None or chosen[1] is None:
         raise DataError(
@@ -267,18 +248,16 @@ def _rows_of(file: Path) -> list[list[Any]]:
     return [[row.get(name) for name in chosen if name is not None] for _, row in rows]
 
 
-def ranking_scores(
-    similarity: np.ndarray, relevant: np.ndarray, top: int = TOP
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return nDCG and recall of the `top` documents for each query; NaN without a relevant one.
+def ranking_scores(similarity: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return nDCG@10 and recall@10 for each query; NaN without a relevant document.
 
     They are those of trec_eval and mteb.
 
-    >>> found = ranking_scores(np.array([[0.9, 0.5, 0.1]]), np.array([[0, 1, 0]]), top=2)
-    >>> [round(float(one[0]), 3) for one in found]  # the second of two: 1 / log2(3), and found
-    [0.631, 1.0]
+    >>> ndcg, recall = ranking_scores(np.array([[0.9, 0.5, 0.1]]), np.array([[0, 1, 0]]))
+    >>> round(float(ndcg[0]), 3), float(recall[0])  # the second place counts 1 / log2(3)
+    (0.631, 1.0)
     """
-    top = min(top, relevant.shape[1])
+    top = min(TOP, relevant.shape[1])
     order = np.argsort(-similarity, axis=1, kind="stable")[:, :top]
     discounts = 1 / np.log2(np.arange(top) + 2)
     gained = np.take_along_axis(relevant, order, axis=1)

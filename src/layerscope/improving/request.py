@@ -1,14 +1,18 @@
-"""The settings of an improvement, and one run of it: the settings with the model and the texts."""
+"""The settings of an improvement, its run with the model and the texts, and its unfinished work."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from layerscope.choose.labels.read import Labeled
+from layerscope.core.files import read_json
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.identity import model_key
 from layerscope.core.runs import MANIFEST
@@ -18,14 +22,75 @@ from layerscope.exporting.servers import check_names
 from layerscope.extras import require
 from layerscope.improving.candidates import make_grid
 from layerscope.improving.judging import JudgeOption, check_judge
-from layerscope.improving.sample import MORE, MOST, Reader, Sample
+from layerscope.improving.pairs import SearchTexts
+from layerscope.improving.reader import MOST_FITTED, Reader, Sample
 from layerscope.models import LoadedModel
 from layerscope.progress import OnRows, Progress
-from layerscope.store.folder import config_key
+from layerscope.store import RunFolder, atomic
+from layerscope.store.atomic import lock_beside
+from layerscope.store.folder import config_key, is_complete
 from layerscope.training.distill import check_settings
 from layerscope.version import VERSION
 
+PLAN = "plan.json"
+_TRAINING = "training"
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """The number of texts that a fit reads, and of prompts that teach it."""
+
+    texts: int
+    prompts: int = 1
+
+
+@contextmanager
+def working_folder(out: Path | None) -> Iterator[Path | None]:
+    """Be the only process that improves into `out`; yield the folder for unfinished work."""
+    if out is None:
+        yield None
+        return
+    with lock_beside(out.resolve(), "improving") as work:
+        yield work
+        _clear(work)
+
+
+@contextmanager
+def training_folder(work: Path | None) -> Iterator[Path]:
+    """Yield the folder for the checkpoints of a training."""
+    if work is None:
+        with tempfile.TemporaryDirectory(prefix="layerscope-") as folder:
+            yield Path(folder)
+        return
+    place = work / _TRAINING
+    place.mkdir(exist_ok=True)
+    yield place
+
+
+def settle_plan(work: Path | None, key: str, plan: FitPlan) -> FitPlan:
+    """Return the plan that a stopped run of the same key began with, or record this one.
+
+    A limit in minutes allows another number of texts each time it is estimated.
+    """
+    if work is None:
+        return plan
+    file = work / PLAN
+    recorded = read_json(file) if file.is_file() else {}
+    if recorded.get("key") == key:
+        return FitPlan(recorded["texts"], recorded["prompts"])
+    _clear(work)
+    atomic.write_json(file, {"key": key, **asdict(plan)})
+    return plan
+
+
+def _clear(work: Path) -> None:
+    (work / PLAN).unlink(missing_ok=True)
+    shutil.rmtree(work / _TRAINING, ignore_errors=True)
+
+
 CENTER_ON = ("auto", "all", "sample")
+MORE = 5
+"""The sizes of a sample that are drawn, so that a fit can take more texts than are judged."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +140,17 @@ class ImproveRequest:
         if self.out is not None and not (self.out / MANIFEST).is_file():
             check_free(self.out, self.overwrite)  # a run that is there may be this very one
 
+    @property
+    def trains(self) -> bool:
+        """Return whether blocks are trained."""
+        return self.train is not None
+
+    @property
+    def further_texts(self) -> int:
+        """Return how many texts are drawn beside the sample, for a fit on more than are judged."""
+        is_usual = self.time is None and not self.trains and self.center_on != "all"
+        return (MORE - 1) * self.sample if is_usual else MOST_FITTED - self.sample
+
     def check_search(self) -> None:
         """Refuse what a search with a language model cannot do."""
         if not self.is_search:
@@ -91,17 +167,6 @@ class ImproveRequest:
                 raise InvalidValueError(
                     f"{name}= is not for a search. With queries= give pairs=, or nothing."
                 )
-
-    @property
-    def trains(self) -> bool:
-        """Return whether blocks are trained."""
-        return self.train is not None
-
-    @property
-    def draws(self) -> int:
-        """Return how many times the sample are drawn, for fitting on more texts than are judged."""
-        is_usual = self.time is None and not self.trains and self.center_on != "all"
-        return MORE if is_usual else MOST
 
     def check_sample(self, sample: Sample) -> None:
         """Refuse to train on fewer texts than a head takes."""
@@ -126,51 +191,65 @@ class ImproveRequest:
                 f"{model.name} has no tokenizer. Give one: improve(module, texts, tokenizer=…)."
             )
 
-    def config(self, model: LoadedModel, fingerprint: str, search: str | None) -> dict[str, Any]:
-        """Return what tells this run from others, for its manifest."""
-        labels = None
-        if self.labels is not None:
-            labels = hashlib.sha256(Path(self.labels).read_bytes()).hexdigest()
-        return {
-            "model": model_key(model.identity),
-            "texts": {"fingerprint": fingerprint, "kept": self.texts},
-            "templates": list(self.templates),
-            "judge": self.judge if isinstance(self.judge, str) else self.judge.name,
-            "labels": labels,
-            "budget": self.budget,
-            "servers": list(self.servers),
-            "sample": self.sample,
-            "max_length": self.max_length,
-            "seed": self.seed,
-            "center_on": self.center_on,
-            "time": self.time,
-            "train": None if self.train is None else dict(self.train),
-            "search": search,
-            "layerscope": VERSION,
-        }
+    def is_done(self, config: dict[str, Any]) -> bool:
+        """Return whether `out` holds this very run, finished; refuse a folder that is in the way."""
+        if self.out is None:
+            return False
+        manifest = RunFolder(self.out).manifest() if self.out.is_dir() else None
+        if not self.overwrite and manifest is not None and is_complete(manifest):
+            is_same = config_key(manifest.get("config") or {}) == config_key(config)
+            if is_same:
+                return True
+        check_free(self.out, self.overwrite)
+        return False
 
 
 @dataclass(frozen=True)
 class Run:
     """One improvement: its request with the model, the sample of texts and the reader.
 
-    `source` is the model as the user gave it, `labels` are the labeled examples, `config` tells the
-    run from others, and `work` is the folder for unfinished work. `started` is in seconds.
+    `source` is the model as the user gave it, `labels` are the labeled examples, `search` the
+    queries that should find the texts, and `work` the folder for unfinished work. `started` is in
+    seconds.
     """
 
     request: ImproveRequest
     source: Any
-    model: LoadedModel
     sample: Sample
+    search: SearchTexts | None
     labels: Labeled | None
     reader: Reader
-    config: dict[str, Any]
     bar: Progress
     started: float
     work: Path | None = None
     on_rows: OnRows | None = None
 
     @property
-    def key(self) -> str:
-        """Return a digest of the config."""
-        return config_key(self.config)
+    def model(self) -> LoadedModel:
+        """Return the model that is improved."""
+        return self.reader.model
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return what tells this run from others, for its manifest."""
+        request = self.request
+        labels = None
+        if request.labels is not None:
+            labels = hashlib.sha256(Path(request.labels).read_bytes()).hexdigest()
+        return {
+            "model": model_key(self.model.identity),
+            "texts": {"fingerprint": self.sample.facts["fingerprint"], "kept": request.texts},
+            "templates": list(request.templates),
+            "judge": request.judge if isinstance(request.judge, str) else request.judge.name,
+            "labels": labels,
+            "budget": request.budget,
+            "servers": list(request.servers),
+            "sample": request.sample,
+            "max_length": request.max_length,
+            "seed": request.seed,
+            "center_on": request.center_on,
+            "time": request.time,
+            "train": None if request.train is None else dict(request.train),
+            "search": None if self.search is None else self.search.key,
+            "layerscope": VERSION,
+        }

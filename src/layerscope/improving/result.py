@@ -1,4 +1,4 @@
-"""What `improve` returns: the choice, its evidence, and a model that encodes at once."""
+"""The result of `improve`: the choice, its evidence, and a model that encodes at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from layerscope.choose.choice import Choice
 from layerscope.core.heads import unit
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError
+from layerscope.exporting.describing import license_of
+from layerscope.exporting.draft import ExportRequest, Side, verification_texts
+from layerscope.exporting.formats import parse_formats
 from layerscope.exporting.formats.sentence_transformers import load_folder
-from layerscope.improving.chosen import Chosen
-from layerscope.improving.evidence import Evidence
-from layerscope.improving.neighbors import BeforeAfter
+from layerscope.exporting.job import write_export
+from layerscope.exporting.pushing import pack, push
+from layerscope.improving.decision import Evidence
+from layerscope.improving.reader import Chosen
 from layerscope.maps.groups import clusters, group_names
 from layerscope.models.settings import quiet
 from layerscope.store import RunFolder, StoredRun
@@ -26,7 +30,37 @@ from layerscope.store import RunFolder, StoredRun
 if TYPE_CHECKING:
     from layerscope.core.charts import Figure
 
-_ROWS = 1024
+SHOWN = 5
+NEAREST = 3
+
+
+@dataclass(frozen=True)
+class BeforeAfter:
+    """Texts with their vectors (texts, D) as they are read today, and as was chosen."""
+
+    texts: Sequence[str]
+    before: np.ndarray
+    after: np.ndarray
+
+
+def neighbor_table(asking: BeforeAfter, among: BeforeAfter | None = None) -> pd.DataFrame:
+    """Return the nearest texts of the first few, by cosine, before and after.
+
+    The texts are a random sample. `among` are other texts to find neighbors in.
+    """
+    pool = among or asking
+    rows = []
+    for side, vectors, candidates in (
+        ("before", asking.before, pool.before),
+        ("after", asking.after, pool.after),
+    ):
+        cosines = unit(vectors)[:SHOWN] @ unit(candidates).T
+        if among is None:
+            np.fill_diagonal(cosines, -np.inf)
+        for text, row in zip(asking.texts, cosines, strict=False):
+            for rank, place in enumerate(np.argsort(-row, kind="stable")[:NEAREST], 1):
+                rows.append((text, side, rank, pool.texts[place], float(row[place])))
+    return pd.DataFrame(rows, columns=["text", "which", "rank", "neighbor", "cosine"])
 
 
 @dataclass(repr=False)
@@ -63,27 +97,27 @@ class Improved(StoredRun):
 
     @property
     def model(self) -> str:
-        """The name of the model that was improved."""
+        """Return the name of the model that was improved."""
         return str(self.manifest["model"]["name"])
 
     @property
     def name(self) -> str:
-        """The model and the texts."""
+        """Return the model and the texts in words."""
         return f"{self.model} on {self.manifest['texts']['name']}"
 
     @property
     def folder(self) -> Path | None:
-        """The exported folder, which holds the run as well."""
+        """Return the exported folder, which holds the run as well."""
         return self.path
 
     @property
     def evidence(self) -> Evidence:
-        """The scores and costs on which the choice rests."""
+        """Return the scores and costs on which the choice rests."""
         return Evidence.from_dict(self.manifest["evidence"])
 
     @property
     def warnings(self) -> list[str]:
-        """Notes to read before you use the result."""
+        """Return notes to read before the result is used."""
         return list(self.choice.warnings)
 
     def summary(self) -> dict[str, Any]:
@@ -119,8 +153,8 @@ class Improved(StoredRun):
                 )
         filled = batch or ["a text"]
         if self.chosen is not None:
-            encode = self.chosen.encode_queries if is_query else self.chosen.encode
-            vectors = encode(filled)
+            chosen = self.chosen.query or self.chosen if is_query else self.chosen
+            vectors = chosen.encode(filled)
         else:
             model = self._folder_model
             encode = model.encode_query if is_query else model.encode_document
@@ -142,7 +176,10 @@ class Improved(StoredRun):
             raise LayerscopeError(
                 f"this run was read from disk; its model is in {self.folder}. Copy that folder."
             )
-        self.path = self.chosen.save(Path(out), overwrite, self.card, self._write_run)
+        request = _export_request(self.chosen, self.card)
+        formats = parse_formats(self.chosen.formats)
+        write_export(request, Path(out), overwrite, self._write_run, formats)
+        self.path = Path(out)
         return self.path
 
     def _write_run(self, place: Path) -> None:
@@ -161,8 +198,6 @@ class Improved(StoredRun):
             raise LayerscopeError(
                 "nothing is saved that could be pushed. Save it first: better.save(FOLDER)."
             )
-        from layerscope.exporting.pushing import pack, push
-
         return push(pack(self.folder, repo, public))
 
     def plot(self) -> Figure:
@@ -199,15 +234,16 @@ class Improved(StoredRun):
         texts = list(sampled.texts)
         table = pd.DataFrame({"text": texts})
         for suffix, vectors in (("_today", unit(sampled.before)), ("", unit(sampled.after))):
+            cosines = vectors @ vectors.T
+            np.fill_diagonal(cosines, -np.inf)
             table[f"cluster{suffix}"] = group_names(clusters(vectors), texts)
-            nearest, cosines = _nearest(vectors)
-            table[f"nearest{suffix}"] = [texts[i] for i in nearest]
-            table[f"cosine{suffix}"] = cosines
+            table[f"nearest{suffix}"] = [texts[i] for i in cosines.argmax(1)]
+            table[f"cosine{suffix}"] = cosines.max(1)
         return table.sort_values("cosine", ignore_index=True)
 
     @property
     def has_about(self) -> bool:
-        """Whether `about` has a table; a run without texts has none."""
+        """Return whether `about` has a table; a run without texts has none."""
         return self.sampled is not None or (
             self.path is not None and (self.path / "about.parquet").is_file()
         )
@@ -234,15 +270,28 @@ class Improved(StoredRun):
         return str(view("improve", "text")(self))
 
 
-def _nearest(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the place and cosine of every vector's nearest other one, a block of rows at a time."""
-    count = len(vectors)
-    nearest = np.empty(count, dtype=int)
-    cosines = np.empty(count)
-    for start in range(0, count, _ROWS):
-        rows = slice(start, start + _ROWS)
-        block = vectors[rows] @ vectors.T
-        block[np.arange(len(block)), np.arange(start, start + len(block))] = -np.inf
-        nearest[rows] = block.argmax(1)
-        cosines[rows] = block.max(1)
-    return nearest, cosines
+def _export_request(chosen: Chosen, reason: str) -> ExportRequest:
+    """Return what to export: the chosen reading of one side, or of queries and documents."""
+    model = chosen.model
+    length = chosen.reader.max_length
+    head = None if chosen.fitted is None else chosen.fitted.head
+    sides: tuple[Side, ...] = ()
+    if chosen.query is not None:
+        query_head = None if chosen.query.fitted is None else chosen.query.fitted.head
+        query = Side("query", chosen.query.readout.template, query_head)
+        sides = (query, Side("document", chosen.readout.template, head))
+        head = None
+    identity = model.identity
+    return ExportRequest(
+        model,
+        chosen.layer,
+        chosen.readout,
+        tuple(verification_texts(brief=True)),
+        max_length=length,
+        # a sentence encoder that keeps its reading keeps its own scaling
+        unit=not identity.get("sentence_encoder") or bool(identity.get("normalizes")),
+        head=head,
+        sides=sides,
+        license=license_of(model, None),
+        reason=reason,
+    )

@@ -2,104 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from layerscope.choose.decide import SECOND, over_budget
-from layerscope.choose.judges.agreement import Neighborhoods, similarities
-from layerscope.choose.judges.base import TEXTS
+from layerscope.choose.judges.base import TEXTS, Judge
 from layerscope.choose.judges.consistency import added_ranks, consistency_items, make_views
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.scores import Scores
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.improving.candidates import (
-    StoredCandidates,
-    by_template,
-    servable_grid,
-    server_needs,
-)
-from layerscope.improving.choose import KEPT, SCREEN
-from layerscope.improving.chosen import Chosen
-from layerscope.improving.cost import ReadingCost, estimate_reading
-from layerscope.improving.evidence import NeighborShares
-from layerscope.improving.fit import encode_by_judge
+from layerscope.improving.candidates import StoredCandidates, servable_grid, server_needs
+from layerscope.improving.decision import candidate_costs
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
-from layerscope.improving.judging import (
-    Judges,
-    append_rows,
-    find_consensus,
-    parts_of,
-    prefers_plain_text,
-)
+from layerscope.improving.judging import Agreement, Judges
 from layerscope.improving.request import Run
-from layerscope.improving.words import weak_judge_note
+from layerscope.progress import announce
+
+SCREEN = 200
+"""Texts on which all templates are compared; the best of them and the default are then compared on
+the whole sample."""
+
+KEPT = 1
+"""Templates that are compared on the whole sample, besides the default's."""
+
+PARTS_OF = 100
+"""Texts whose parts are read for a second opinion, at most; and at most a fifth of the sample."""
 
 STUDENT_BUDGET = 0.5
 """The share of today's computation that a student takes, unless another budget is given."""
 
 
 @dataclass(frozen=True)
-class ReadCandidates:
-    """Candidates whose texts are read, and what reading costs.
+class Scored:
+    """Candidates with their scores: of each judge, and `total` of all together.
 
-    `screened` has the best score of each template on a part of the sample, where there were many.
+    `tokens` are the mean tokens per text under each template, and `spent` the tokens that the
+    choice reads.
     """
 
     candidates: StoredCandidates
-    cost: ReadingCost
-    screened: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Candidates with their scores: of each source, and `total` of all together.
-
-    `reference` has the neighbors that candidates should agree with, where such a source scores.
-    """
-
-    read: ReadCandidates
+    judges: tuple[Judge, ...]
     sources: tuple[Scores, ...]
     total: Scores
-    reference: Neighborhoods | None
+    tokens: dict[str, float]
+    spent: float
     notes: tuple[str, ...] = ()
 
     @property
-    def candidates(self) -> StoredCandidates:
-        """Return the candidates that were scored."""
-        return self.read.candidates
+    def agreement(self) -> Agreement | None:
+        """Return the judge with reference neighbors, if there is one."""
+        for judge in self.judges:
+            if isinstance(judge, Agreement):
+                return judge
+        return None
 
 
-def read_candidates(run: Run, judges: Judges) -> ReadCandidates:
-    """Encode the sample under the templates that are worth it; refuse a budget too small."""
+def score_candidates(run: Run, judges: Judges) -> Scored:
+    """Read and score every layer under the readouts that are worth it.
+
+    All templates are compared on a part of many texts, the best ones on all. A budget that is too
+    small is refused before.
+    """
+    reader = run.reader
+    texts = run.sample.texts
     grid = servable_grid(run.model, run.request.templates, run.request.servers)
-    cost = estimate_reading(judges, run.reader, grid, run.sample, run.bar)
-    check_budget(run, cost.relative(run.reader, grid))
-    screened: dict[str, float] = {}
     names = list(dict.fromkeys(readout.template for readout in grid))
-    if len(names) > KEPT + 1 and len(run.sample.texts) > SCREEN:
-        screened = _screen(run, judges, grid)
-        prompts = [name for name in names if name != "plain"]
-        prompts.sort(key=lambda name: -screened.get(name, -np.inf))
-        remaining = {"plain", *prompts[:KEPT]}
-        grid = [readout for readout in grid if readout.template in remaining]
-    candidates = _read_texts(run, judges, grid, run.sample.texts)
-    return ReadCandidates(candidates, cost, screened)
+    tokens = reader.tokens(names, texts[:SCREEN])
+    check_budget(run, candidate_costs(reader, grid, tokens))
+    announce(
+        run.bar,
+        f"{len(grid) * len(reader.layers)} layers × readouts of {run.model.name} on {len(texts)} "
+        f"of {run.sample.total} texts, judged by {judges.name}",
+    )
+    spent = _count_tokens(judges, tokens, len(texts))
+    if len(names) > KEPT + 1 and len(texts) > SCREEN:
+        screened = _read_and_score(run, judges, grid, texts[:SCREEN])[-1]
+        best = _best_templates(screened, grid)
+        grid = [readout for readout in grid if readout.template in best]
+    candidates, opened, sources, total = _read_and_score(run, judges, grid, texts)
+    notes = judges.notes
+    is_by_encoder = judges.encoder is not None and judges.labels is None
+    if is_by_encoder and prefers_plain_text(total, grid):
+        note = (
+            f"{judges.encoder_name} agrees more with the plain text than with any prompt. Judges "
+            "that go by words rather than by meaning do that, and their choice is worth less; long "
+            "documents are another cause. Compare with judge='none'."
+        )
+        notes = (*notes, note)
+    return Scored(candidates, opened, sources, total, tokens, spent, notes)
+
+
+def _count_tokens(judges: Judges, tokens: dict[str, float], count: int) -> float:
+    """Return about how many tokens a choice on `count` texts reads."""
+    longest = max(tokens.values())
+    screened = SCREEN if len(tokens) > KEPT + 1 and count > SCREEN else count
+    spent = screened * sum(tokens.values())
+    spent += (count - screened) * (tokens["plain"] + KEPT * longest)
+    if judges.reads_parts:
+        spent *= 2.7  # a text, most of it, and its halves
+    if judges.takes_second_opinion:
+        spent += parts_of(count) * 1.7 * longest
+    return spent
 
 
 def check_budget(run: Run, costs: np.ndarray) -> None:
     """Refuse a budget that no candidate keeps."""
     budget = run.request.budget
     if run.request.trains:
-        check_student_budget(run)
+        student_budget(run)
     if budget is not None and budget + 1e-9 < costs.min():
         raise over_budget(budget, float(costs.min()))
 
 
-def check_student_budget(run: Run) -> float:
+def student_budget(run: Run) -> float:
     """Return the budget of a student; refuse one that allows no block."""
     budget = run.request.budget or STUDENT_BUDGET
     if budget + 1e-9 < 1 / run.model.n_blocks:
@@ -109,88 +128,26 @@ def check_student_budget(run: Run) -> float:
     return budget
 
 
-def score_candidates(run: Run, judges: Judges, read: ReadCandidates) -> Scored:
-    """Score every layer under every readout by all judges."""
-    candidates = read.candidates
-    sources, reference = _score(run, judges, candidates)
-    total = judges.combine(sources)
-    notes = list(judges.notes)
-    by_encoder_alone = judges.encoder is not None and judges.labels is None
-    if by_encoder_alone and prefers_plain_text(total, candidates.readouts):
-        assert judges.encoder is not None
-        notes.append(weak_judge_note(judges.encoder.name))
-    return Scored(read, sources, total, reference, tuple(notes))
-
-
-def second_opinion(run: Run, candidates: StoredCandidates, template: str) -> Scores:
-    """Score how well the readouts of one template recognize texts by their parts.
-
-    A part of the sample is read. The scores of all other readouts are undefined.
-    """
-    texts = list(run.sample.texts[: parts_of(len(run.sample.texts))])
-    views = {TEXTS: texts, **make_views(texts, run.request.seed)}
-    rows = [
-        row
-        for row, readout in enumerate(candidates.readouts)
-        if readout.template == template and readout.centering != HEAD
-    ]
-    readouts = [candidates.readouts[row] for row in rows]
-    label = f"a second opinion: parts of {len(texts)} texts under {template}"
-    every = [text for view in views.values() for text in view]
-    run.reader.read(by_template(readouts), list(dict.fromkeys(every)), run.bar, label)
-    parts = StoredCandidates(run.reader.spaces, readouts, candidates.layers, views)
-    scores = added_ranks(consistency_items(parts), run.request.seed)
-    assert scores.draws is not None
-    count = len(candidates.layers)
-    places = np.add.outer(np.array(rows) * count, np.arange(count)).ravel()
-    values = np.full(len(candidates.readouts) * count, np.nan)
-    draws = np.full((len(values), scores.draws.shape[1]), np.nan)
-    values[places] = scores.values
-    draws[places] = scores.draws
-    return Scores(values, draws, scores.source, SECOND)
-
-
-def _screen(run: Run, judges: Judges, grid: Sequence[Readout]) -> dict[str, float]:
-    """Return the best score of each template on a part of the sample."""
-    candidates = _read_texts(run, judges, grid, run.sample.texts[:SCREEN])
-    sources, _ = _score(run, judges, candidates)
-    total = judges.combine(sources)
+def _best_templates(scores: Scores, grid: Sequence[Readout]) -> set[str]:
+    """Return the plain template and the prompts with the best scores."""
+    tops = np.where(scores.defined, scores.values, -np.inf).reshape(len(grid), -1).max(axis=1)
     best: dict[str, float] = {}
-    for readout, row in zip(grid, total.values.reshape(len(grid), -1), strict=True):
-        if np.isfinite(row).any():
-            top = float(np.nanmax(row))
-            best[readout.template] = max(best.get(readout.template, -np.inf), top)
-    return best
+    for readout, top in zip(grid, tops, strict=True):
+        if readout.template != "plain":
+            best[readout.template] = max(best.get(readout.template, -np.inf), float(top))
+    prompts = sorted(best, key=lambda name: -best[name])
+    return {"plain", *prompts[:KEPT]}
 
 
-def _read_texts(
-    run: Run, judges: Judges, readouts: Sequence[Readout], texts: Sequence[str]
-) -> StoredCandidates:
-    """Encode texts, and what else the judges need, under the templates of some readouts."""
-    views = judges.views(texts, run.request.seed)
-    kinds = by_template(readouts)
-    parts = " and their parts" if judges.reads_parts else ""
-    label = f"{run.model.name} reads {len(texts)} texts{parts} under {len(kinds)} templates"
-    every = [text for view in views.values() for text in view]
-    run.reader.read(kinds, list(dict.fromkeys(every)), run.bar, label)
-    return StoredCandidates(run.reader.spaces, readouts, run.reader.layers, views)
+def prefers_plain_text(scores: Scores, readouts: Sequence[Readout]) -> bool:
+    """Return whether the plain text scores higher than every prompt.
 
-
-def _score(
-    run: Run, judges: Judges, candidates: StoredCandidates
-) -> tuple[tuple[Scores, ...], Neighborhoods | None]:
-    """Return the scores of each source, and the neighbors that candidates should agree with."""
-    seed = run.request.seed
-    count = len(candidates.readouts)
-    reference = None
-    encoded = encode_by_judge(run, judges, candidates.texts)
-    if encoded is not None:
-        reference = Neighborhoods.of(similarities(encoded))
-    elif judges.is_model_alone:
-        run.bar.begin("comparing readouts by parts of texts|readouts", count)
-        reference = find_consensus(candidates.watched(run.bar.advance), seed)
-    run.bar.begin("judging|readouts", count)
-    return judges.score(candidates.watched(run.bar.advance), reference, seed), reference
+    Most weak judges prefer the plain text, good ones hardly ever.
+    """
+    rows = np.where(scores.defined, scores.values, -np.inf).reshape(len(readouts), -1)
+    is_plain = np.array([readout.template == "plain" for readout in readouts])
+    best_prompt = rows[~is_plain].max(initial=-np.inf)
+    return bool(np.isfinite(best_prompt) and rows[is_plain].max() > best_prompt)
 
 
 def add_heads(run: Run, judges: Judges, scored: Scored) -> Scored:
@@ -213,22 +170,15 @@ def add_heads(run: Run, judges: Judges, scored: Scored) -> Scored:
         if request.budget is None:
             return scored
         return replace(scored, notes=(*scored.notes, f"no head was fitted: {reason}."))
-    readouts = [*scored.candidates.readouts, HEAD_READOUT]
-    candidates = scored.candidates.only(readouts, heads)
-    run.bar.begin("heads|readouts", 1)
+    candidates = scored.candidates.only([*scored.candidates.readouts, HEAD_READOUT], heads)
     if judges.custom is not None:  # its scores may depend on what else is scored
-        sources = judges.score(candidates, scored.reference, request.seed)
+        sources = _score(run, scored.judges, candidates)
     else:
-        alone = candidates.only([HEAD_READOUT])
-        more = judges.score(alone, scored.reference, request.seed)
-        sources = tuple(append_rows(*pair) for pair in zip(scored.sources, more, strict=True))
-    run.bar.advance(1)
-    return replace(
-        scored,
-        read=replace(scored.read, candidates=candidates),
-        sources=sources,
-        total=judges.combine(sources),
-    )
+        head_scores = _score(run, scored.judges, candidates.only([HEAD_READOUT], heads))
+        pairs = zip(scored.sources, head_scores, strict=True)
+        sources = tuple(append_scores(scores, further) for scores, further in pairs)
+    total = judges.combine(sources)
+    return replace(scored, candidates=candidates, sources=sources, total=total)
 
 
 def _fit_heads(run: Run, judges: Judges, scored: Scored) -> tuple[Heads | None, str]:
@@ -237,30 +187,83 @@ def _fit_heads(run: Run, judges: Judges, scored: Scored) -> tuple[Heads | None, 
     count = len(run.sample.texts)
     if count < LEAST_TEXTS:
         return None, f"{count} texts are too few, it takes {LEAST_TEXTS}"
-    encoder = "" if judges.encoder is None else judges.encoder.name
-    teacher = find_teacher(scored.total, candidates.readouts, candidates.layers, encoder)
+    teacher = find_teacher(
+        scored.total, candidates.readouts, candidates.layers, judges.encoder_name
+    )
     if teacher is None:
         return None, "no prompt that could teach beats today's"
-    raw = np.stack([candidates.raw(Readout(), layer) for layer in candidates.layers])
-    heads = fit_heads(teacher, raw, candidates.raw(teacher.readout, teacher.layer))
+    prompted = candidates.raw(teacher.readout)[teacher.layer]
+    heads = fit_heads(teacher, candidates.raw(Readout()), prompted)
     return heads, "the prompt that should teach says the same of all texts"
 
 
-def neighbor_shares(
-    judges: Judges, scored: Scored, today: Chosen, chosen: Chosen
-) -> NeighborShares | None:
-    """Return the shares of the right nearest neighbors that two readings find.
+def append_scores(scores: Scores, further: Scores) -> Scores:
+    """Return scores with those of further candidates after them."""
+    draws = None
+    if scores.draws is not None and further.draws is not None:
+        draws = np.concatenate([scores.draws, further.draws])
+    return replace(scores, values=np.concatenate([scores.values, further.values]), draws=draws)
 
-    None where no encoder and no consensus says which are right.
+
+def second_opinion(run: Run, candidates: StoredCandidates, template: str) -> Scores:
+    """Score how well the readouts of one template recognize texts by their parts.
+
+    A part of the sample is read. The scores of all other readouts are undefined.
     """
-    reference = scored.reference
-    if reference is None:
-        return None
-    shares = []
-    for reading in (today, chosen):
-        place = list(scored.candidates.layers).index(reading.layer)
-        cosines = scored.candidates.similarity(reading.readout, place)
-        if cosines is None:
-            return None
-        shares.append(float(reference.overlap(cosines.to(reference.near.device)).mean()))
-    return NeighborShares("" if judges.encoder is None else judges.encoder.name, *shares)
+    texts = list(run.sample.texts[: parts_of(len(run.sample.texts))])
+    views = {TEXTS: texts, **make_views(texts, run.request.seed)}
+    is_read = [
+        readout.template == template and readout.centering != HEAD
+        for readout in candidates.readouts
+    ]
+    readouts = [
+        readout for readout, is_used in zip(candidates.readouts, is_read, strict=True) if is_used
+    ]
+    label = f"a second opinion: parts of {len(texts)} texts under {template}|readings"
+    _read_views(run, readouts, views, label)
+    candidates_in_parts = StoredCandidates(run.reader, readouts, views)
+    scores = added_ranks(consistency_items(candidates_in_parts), run.request.seed)
+    assert scores.draws is not None
+    places = np.repeat(is_read, len(candidates.layers))
+    values = np.full(len(places), np.nan)
+    draws = np.full((len(places), scores.draws.shape[1]), np.nan)
+    values[places] = scores.values
+    draws[places] = scores.draws
+    return Scores(values, draws, scores.source, SECOND)
+
+
+def parts_of(count: int) -> int:
+    """Return how many of the texts are read in parts for a second opinion."""
+    return min(count, PARTS_OF, max(20, count // 5))
+
+
+def _read_and_score(
+    run: Run, judges: Judges, readouts: Sequence[Readout], texts: Sequence[str]
+) -> tuple[StoredCandidates, tuple[Judge, ...], tuple[Scores, ...], Scores]:
+    """Encode texts under readouts; return the candidates, opened judges, their scores and the total."""
+    views = judges.views(texts, run.request.seed)
+    count = len({readout.template for readout in readouts})
+    suffix = " and their parts" if judges.reads_parts else ""
+    label = f"{run.model.name} reads {len(texts)} texts{suffix} under {count} templates|readings"
+    _read_views(run, readouts, views, label)
+    candidates = StoredCandidates(run.reader, readouts, views)
+    opened = judges.open(candidates, run.request.seed, run.bar)
+    sources = _score(run, opened, candidates)
+    return candidates, opened, sources, judges.combine(sources)
+
+
+def _read_views(
+    run: Run, readouts: Sequence[Readout], views: Mapping[str, Sequence[str]], label: str
+) -> None:
+    texts = [text for view in views.values() for text in view]
+    run.reader.read(readouts, list(dict.fromkeys(texts)), run.bar, label)
+
+
+def _score(run: Run, judges: Sequence[Judge], candidates: StoredCandidates) -> tuple[Scores, ...]:
+    """Return the scores of each judge."""
+    run.bar.begin("scoring|judges", len(judges))
+    scores = []
+    for judge in judges:
+        scores.append(judge.judge(candidates, seed=run.request.seed))
+        run.bar.advance(1)
+    return tuple(scores)

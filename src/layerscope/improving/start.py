@@ -17,14 +17,13 @@ from layerscope.command import Command
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError
 from layerscope.improving.candidates import template_names
-from layerscope.improving.encoder import encoder_folder, improve_encoder
+from layerscope.improving.encoder import improve_encoder, keep_encoder, shortened_folder
 from layerscope.improving.flow import improve_texts
 from layerscope.improving.judging import JudgeOption, check_judge
 from layerscope.improving.pairs import Pairs, read_search
-from layerscope.improving.request import ImproveRequest, Run
+from layerscope.improving.reader import Reader, draw_sample
+from layerscope.improving.request import ImproveRequest, Run, working_folder
 from layerscope.improving.result import Improved
-from layerscope.improving.resume import is_done, working_folder
-from layerscope.improving.sample import Reader, draw_sample
 from layerscope.improving.search import improve_search
 from layerscope.models import LoadedModel
 from layerscope.progress import OnRows, Progress, progress_bar
@@ -99,9 +98,9 @@ def improve(
     - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`
       (of more than 50,000, a part drawn at random), or `auto` (as many as take a quarter of the
       time of the choice). `time`: minutes to read further texts for the fit, instead.
-    - `train`: train the blocks that are kept too (of a language model with a head), in at most `time` minutes (30 if not given).
-      Without a budget the model keeps half of its blocks. Or settings of sentence-transformers'
-      trainer: `train={"per_device_train_batch_size": 64}`.
+    - `train`: train the blocks that are kept too (of a language model with a head), in at most
+      `time` minutes (30 if not given). Without a budget the model keeps half of its blocks. Or
+      settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
     - `on_rows`: a function such as `wandb.log`, called with the numbers of a training's steps.
     - `texts`: whether the result may hold texts, in the map and in five examples.
 
@@ -136,7 +135,7 @@ def improve(
         seed=seed,
         center_on=center_on,
         time=time,
-        train=_trainer_settings(train),
+        train=train if isinstance(train, Mapping) else {} if train else None,
         texts=texts,
         is_search=is_search,
         out=None if out is None else Path(out),
@@ -152,33 +151,10 @@ def improve(
             search = read_search(queries, data, pairs, sample=sample, seed=seed, **reading)
             drawn = search.documents_as_sample()
         else:
-            drawn = draw_sample(data, size=sample, more=request.draws, seed=seed, **reading)
+            drawn = draw_sample(data, size=sample, more=request.further_texts, seed=seed, **reading)
         request.check_sample(drawn)
         loaded = command.load(model, tokenizer)
         request.check_model(loaded)
-        folder = encoder_folder(model, loaded)
-        if folder is not None and pairs is None:
-            return improve_encoder(
-                request,
-                loaded,
-                folder,
-                drawn,
-                labeled,
-                command.bar,
-                queries=() if search is None else search.queries,
-                work=work,
-                on_rows=on_rows,
-            )
-        request.check_search()
-        if keep is not None:
-            raise LayerscopeError(
-                f"keep= is for sentence encoders given by name, and {loaded.name} is none. Give "
-                "budget= for a lighter model."
-            )
-        fingerprint = drawn.facts["fingerprint"]
-        config = request.config(loaded, fingerprint, None if search is None else search.key)
-        if request.out is not None and is_done(request.out, overwrite, config):
-            return Improved.load(request.out)
         reader = Reader(
             loaded,
             VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size),
@@ -190,24 +166,29 @@ def improve(
         run = Run(
             request=request,
             source=model,
-            model=loaded,
             sample=drawn,
+            search=search,
             labels=labeled,
             reader=reader,
-            config=config,
             bar=command.bar,
             started=perf_counter(),
             work=work,
             on_rows=on_rows,
         )
+        folder = shortened_folder(run)
+        if folder is not None and pairs is None:
+            return improve_encoder(run, folder)
+        request.check_search()
+        if keep is not None:
+            raise LayerscopeError(
+                f"keep= is for sentence encoders given by name, and {loaded.name} is none. Give "
+                "budget= for a lighter model."
+            )
+        if request.out is not None and request.is_done(run.config):
+            return Improved.load(request.out)
         try:
+            if loaded.identity.get("sentence_encoder"):
+                return keep_encoder(run)
             return improve_texts(run) if search is None else improve_search(run, search)
         except NonFiniteStatesError as error:
             raise NonFiniteStatesError(f"{loaded.name}: {error}") from error
-
-
-def _trainer_settings(train: bool | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the settings of a training; None where nothing is trained."""
-    if isinstance(train, Mapping):
-        return train
-    return {} if train else None

@@ -8,8 +8,8 @@ sentence-transformers' own. A folder holds its checkpoints, from which it resume
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from torch import Tensor, nn
 
 from layerscope.choose.judges.agreement import Neighborhoods, similarities
 from layerscope.core.heads import Head, Ridge, unit
-from layerscope.core.readout import HEAD, Readout
 from layerscope.exporting.draft import ExportRequest, verification_texts
 from layerscope.exporting.formats.sentence_transformers import load_folder
 from layerscope.exporting.job import write_draft
-from layerscope.improving.evidence import Training
+from layerscope.improving.decision import Training
+from layerscope.improving.fit import Lesson
+from layerscope.improving.heads import READOUT as HEAD_READOUT
+from layerscope.improving.reader import Encode
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.settings import quiet
 from layerscope.progress import OnRows, Progress
@@ -54,85 +56,78 @@ class Student:
 def train_student(
     model: LoadedModel,
     layer: int,
-    texts: Sequence[str],
-    plain: np.ndarray,
-    target: np.ndarray,
-    today: Callable[[Sequence[str]], np.ndarray],
+    lesson: Lesson,
+    today: Encode,
+    plan: TrainingPlan,
     *,
-    teacher: str,
-    folder: Path,
     max_length: int,
-    seed: int = 0,
-    minutes: float | None = None,
-    settings: Mapping[str, Any] | None = None,
-    on_rows: OnRows | None = None,
     bar: Progress,
+    on_rows: OnRows | None = None,
 ) -> Student:
     """Train the blocks below `layer` until similarities of texts agree with those of the target.
 
-    `plain` (texts, D) are the layer's plain vectors, from which the head that the student begins
-    with is fitted; `target` (texts, K) are the teacher's vectors. `today` encodes texts as the user
-    has it now. A training that was stopped resumes from the checkpoints in `folder`.
+    `today` encodes texts as the user has it now. A training that was stopped resumes from the
+    checkpoints in the folder of the plan.
     """
-    order = np.random.default_rng([seed, 7]).permutation(len(texts))
-    aside = min(CHECKED, len(texts) // 8)
+    order = np.random.default_rng([plan.seed, 7]).permutation(len(lesson.texts))
+    aside = min(CHECKED, len(order) // 8)
     checked, watched, learned = np.split(order, [aside, 2 * aside])
-    head = Ridge(plain[learned], target[learned]).head()
-    start = folder / "start"
+    head = Ridge(lesson.plain[learned], lesson.target[learned]).head()
+    start = plan.folder / "start"
     shutil.rmtree(start, ignore_errors=True)
-    readout = Readout(centering=HEAD)
     shown = tuple(verification_texts(brief=True))
-    write_draft(
-        ExportRequest(model, layer, readout, shown, max_length=max_length, unit=True, head=head),
-        start,
+    request = ExportRequest(
+        model, layer, HEAD_READOUT, shown, max_length=max_length, unit=True, head=head
     )
+    write_draft(request, start)
     student = _load(start).float().to(model.device)
     rates = {
         rf"linear\.{name}$": HEAD_RATE * float(part.detach().square().mean().sqrt())
         for name, part in student[2].linear.named_parameters()
     }
-    plan = TrainingPlan(folder, model.device, seed, minutes, RATE, rates, settings or {})
-    watched_texts = [texts[i] for i in watched]
 
-    def measure(encoder: Any) -> float:
-        vectors = encoder.encode(watched_texts, show_progress_bar=False)
-        return float(agreement(vectors, target[watched]).mean())
+    def texts_at(places: np.ndarray) -> list[str]:
+        return [lesson.texts[i] for i in places]
+
+    def measure(encoder: Any, places: np.ndarray = watched) -> np.ndarray:
+        vectors = encoder.encode(texts_at(places), show_progress_bar=False)
+        return agreement(vectors, lesson.target[places])
 
     state = train(
         student,
-        plan,
-        [texts[i] for i in learned],
-        SimilarityLoss(student, unit(target[learned]).astype(np.float32)),
-        measure,
+        replace(plan, rates=rates),
+        texts_at(learned),
+        SimilarityLoss(student, unit(lesson.target[learned]).astype(np.float32)),
+        lambda encoder: float(measure(encoder).mean()),
         bar=bar,
         on_rows=on_rows,
     )
-    compared = [texts[i] for i in checked]
     scores = []
     for encoder in (_load(start), student):  # in the precision in which it is handed over
         encoder.to(device=model.device, dtype=next(model.module.parameters()).dtype).eval()
-        vectors = encoder.encode(compared, show_progress_bar=False)
-        scores.append(agreement(vectors, target[checked]))
+        scores.append(measure(encoder, checked))
     before, after = scores
-    now = agreement(today(compared), target[checked])
-    measured = [entry for entry in state.log_history if "eval_agreement" in entry]
+    now = agreement(today(texts_at(checked)), lesson.target[checked])
+    curve = [
+        (entry["step"], entry["eval_agreement"])
+        for entry in state.log_history
+        if "eval_agreement" in entry
+    ]
     training = Training(
-        teacher=teacher,
+        teacher=lesson.teacher,
         blocks=layer,
         steps=state.best_global_step or state.global_step,
         texts=len(learned),
-        seed=seed,
+        seed=plan.seed,
         checked=len(checked),
         head=float(before.mean()),
         student=float(after.mean()),
         today=float(now.mean()),
         over_head=_interval(after - before),
         over_today=_interval(after - now),
-        curve=tuple((entry["step"], entry["eval_agreement"]) for entry in measured),
+        curve=tuple(curve),
     )
-    return Student(
-        _as_loaded(student, model, training), _head_of(student, head.fitted_on), training
-    )
+    return Student(_as_loaded(student, model, training), head_of(student), training)
 
 
 def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
@@ -142,16 +137,17 @@ def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
     mean squared difference of all similarities. Nothing is centered on the batch: vectors that are
     right only without their mean would be wrong for a user.
     """
-    ours = _others(nn.functional.normalize(student, dim=-1))
-    theirs = _others(nn.functional.normalize(teacher, dim=-1))
-    wanted_shares = nn.functional.log_softmax(theirs / SHARPNESS, dim=-1)
+    ours = _similarities_to_others(student)
+    theirs = _similarities_to_others(teacher)
+    goal = nn.functional.log_softmax(theirs / SHARPNESS, dim=-1)
     shares = nn.functional.log_softmax(ours / SHARPNESS, dim=-1)
-    divergence = (wanted_shares.exp() * (wanted_shares - shares)).sum(-1).mean()
+    divergence = (goal.exp() * (goal - shares)).sum(-1).mean()
     return divergence + SQUARES * (ours - theirs).square().mean()
 
 
-def _others(rows: Tensor) -> Tensor:
-    """Return the similarities (n, n − 1) of every row to the others."""
+def _similarities_to_others(vectors: Tensor) -> Tensor:
+    """Return the cosines (n, n − 1) of every row with the others."""
+    rows = nn.functional.normalize(vectors, dim=-1)
     n = len(rows)
     return (rows @ rows.T).flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
 
@@ -174,6 +170,14 @@ def agreement(vectors: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Return how far each text's neighbors (n,) are those by the teacher's target."""
     reference = Neighborhoods.of(similarities(target))
     return np.asarray(reference.agreement(similarities(vectors)).cpu(), dtype=np.float64)
+
+
+def head_of(student: Any) -> Head:
+    """Return the student's dense layer as a head."""
+    linear = student[2].linear
+    weight = linear.weight.detach().double().cpu().numpy()
+    bias = linear.bias.detach().double().cpu().numpy()
+    return Head(np.zeros(weight.shape[1]), weight.T, shift=bias)
 
 
 def _load(folder: Path) -> Any:
@@ -201,11 +205,3 @@ def _as_loaded(student: Any, base: LoadedModel, training: Training) -> LoadedMod
         },
     }
     return loaded
-
-
-def _head_of(student: Any, fitted_on: str) -> Head:
-    """Return the student's dense layer as a head."""
-    linear = student[2].linear
-    weight = linear.weight.detach().double().cpu().numpy()
-    bias = linear.bias.detach().double().cpu().numpy()
-    return Head(np.zeros(weight.shape[1]), weight.T, fitted_on, bias)

@@ -16,13 +16,10 @@ from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
 from layerscope.core.scores import Scores
 from layerscope.core.templates import SLOT, get_template
-from layerscope.exporting.cutting import needs_filler
-from layerscope.improving.candidates import StoredCandidates, by_template
-from layerscope.improving.choose import relative_costs
-from layerscope.improving.fit import encode_by_judge
+from layerscope.improving.candidates import StoredCandidates
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads
-from layerscope.improving.judging import Judges
+from layerscope.improving.judging import Judges, encode_by_judge
 from layerscope.improving.pairs import TOP, SearchTexts, ranking_scores
 from layerscope.improving.request import Run
 
@@ -64,6 +61,13 @@ class Sides:
     encoded: tuple[np.ndarray, np.ndarray] | None = None
     reference: Neighborhoods | None = None
 
+    def centered(self, way: Way, layer: int) -> np.ndarray:
+        """Return vectors of queries, then of documents, each centered on their own mean."""
+        sides = ((self.queries, way.query), (self.documents, way.document))
+        return np.concatenate(
+            [side.vectors(replace(readout, centering="corpus"))[layer] for side, readout in sides]
+        )
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -101,22 +105,28 @@ def make_ways(grid: Sequence[Readout]) -> list[Way]:
 
 def read_sides(run: Run, judges: Judges, texts: SearchTexts, ways: Sequence[Way]) -> Sides:
     """Encode both sides under their templates, and by the judging encoder."""
-    stored = []
-    for kind, side, readouts in (
-        ("queries", texts.queries, [way.query for way in ways]),
-        ("documents", texts.documents, [way.document for way in ways]),
-    ):
-        label = f"{run.model.name} reads {len(side)} {kind}"
-        run.reader.read(by_template(readouts), side, run.bar, label)
-        layers = run.reader.layers
-        stored.append(StoredCandidates(run.reader.spaces, [], layers, {TEXTS: side}))
-    queries, documents = stored
-    query_vectors = encode_by_judge(run, judges, texts.queries)
-    document_vectors = encode_by_judge(run, judges, texts.documents)
-    if query_vectors is None or document_vectors is None:
-        return Sides(texts, queries, documents)
-    reference = Neighborhoods.of(torch.as_tensor(cosines_between(query_vectors, document_vectors)))
-    return Sides(texts, queries, documents, (query_vectors, document_vectors), reference)
+    queries = [way.query for way in ways]
+    documents = [way.document for way in ways]
+    name = run.model.name
+    count = f"{len(texts.queries)} queries|readings"
+    run.reader.read(queries, texts.queries, run.bar, f"{name} reads {count}")
+    count = f"{len(texts.documents)} documents|readings"
+    run.reader.read(documents, texts.documents, run.bar, f"{name} reads {count}")
+    sides = Sides(
+        texts,
+        StoredCandidates(run.reader, queries, {TEXTS: texts.queries}),
+        StoredCandidates(run.reader, documents, {TEXTS: texts.documents}),
+    )
+    if judges.encoder is None:
+        return sides
+    encoded_queries = encode_by_judge(judges.encoder, texts.queries, run.bar)
+    encoded_documents = encode_by_judge(judges.encoder, texts.documents, run.bar)
+    cosines = torch.as_tensor(cosines_between(encoded_queries, encoded_documents))
+    return replace(
+        sides,
+        encoded=(encoded_queries, encoded_documents),
+        reference=Neighborhoods.of(cosines),
+    )
 
 
 def measure_ways(run: Run, sides: Sides, ways: Sequence[Way]) -> Measured:
@@ -143,24 +153,22 @@ def add_heads(run: Run, judges: Judges, sides: Sides, measured: Measured) -> Mea
     Without a prompt that beats today's reading, the ways stay as they are.
     """
     layers = run.reader.layers
-    readouts = measured.readouts
     choosing, _ = sides.texts.halves(run.request.seed)
     scores = score_ways(sides, measured.values, choosing, run.request.seed)
-    encoder = "" if judges.encoder is None else judges.encoder.name
-    teacher = find_teacher(scores, readouts, layers, encoder)
+    teacher = find_teacher(scores, measured.readouts, layers, judges.encoder_name)
     if teacher is None:
         return measured
-    best = measured.ways[readouts.index(teacher.readout)]
-    prompted = center_sides(sides, best, layers.index(teacher.layer))
+    best = measured.ways[measured.readouts.index(teacher.readout)]
+    prompted = sides.centered(best, teacher.layer)
     plain = Way(Readout(), Readout())
-    raw = np.stack([center_sides(sides, plain, place) for place in range(len(layers))])
+    raw = np.stack([sides.centered(plain, layer) for layer in layers])
     heads = fit_heads(teacher, raw, prompted)
     if heads is None:
         return measured
     count = len(sides.texts.queries)
     values = []
-    for place in range(len(layers)):
-        cosines = heads.similarities(place)
+    for layer in layers:
+        cosines = heads.similarities(layer)
         values.append(measure(sides, None if cosines is None else cosines[:count, count:]))
     return Measured(
         (*measured.ways, Way(HEAD_READOUT, HEAD_READOUT)),
@@ -197,12 +205,10 @@ def score_measures(
     weights = [len(group) * text_weights(len(group), seed + k) for k, group in enumerate(groups)]
     drawn = np.concatenate(weights, axis=1)
     order = np.concatenate(groups)
-    with_pairs = int(paired.sum())
-    counts = {NDCG: with_pairs, RECALL: with_pairs, AGREEMENT: len(half)}
-    if sides.reference is None:
-        del counts[AGREEMENT]
+    counts = [int(paired.sum()), int(paired.sum()), 0 if sides.reference is None else len(half)]
     scores = {}
-    for i, (name, count) in enumerate(counts.items()):
+    for i, name in enumerate((NDCG, RECALL, AGREEMENT)):
+        count = counts[i]
         if count:
             items = values[:, :, i, order[:count]].reshape(-1, count).astype(np.float64)
             draws = items @ drawn[:, :count].T / count
@@ -216,24 +222,6 @@ def score_ways(sides: Sides, values: np.ndarray, half: np.ndarray, seed: int) ->
     weights = {NDCG: LABELS_SHARE, AGREEMENT: 1.0}
     return weigh_by_reliability(
         [replace(scores[name], weight=weights[name]) for name in weights if name in scores]
-    )
-
-
-def way_costs(run: Run, sides: Sides, ways: Sequence[Way]) -> np.ndarray:
-    """Return what ways cost (ways, layers), relative to today, for documents."""
-    names = list(dict.fromkeys(way.document.template for way in ways))
-    tokens = run.reader.tokens(names, sides.texts.documents[:200])
-    more = [needs_filler(run.model, way.document.final_norm) for way in ways]
-    each = [tokens[way.document.template] for way in ways]
-    return relative_costs(each, run.reader.layers, run.model.n_blocks, more)
-
-
-def center_sides(sides: Sides, way: Way, place: int) -> np.ndarray:
-    """Return vectors of queries, then of documents, each centered on their own mean."""
-    query = replace(way.query, centering="corpus")
-    document = replace(way.document, centering="corpus")
-    return np.concatenate(
-        [sides.queries.vectors(query)[place], sides.documents.vectors(document)[place]]
     )
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import numpy as np
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
 
 from layerscope.choose.choice import Choice
 from layerscope.choose.judges.agreement import NEIGHBORS
 from layerscope.core.readout import Readout, describe_readout, row_words
 from layerscope.core.templates import names_of
+from layerscope.exporting.job import Exported
 from layerscope.exporting.pushing import PRIVATE
-from layerscope.improving.choose import front
-from layerscope.improving.evidence import Change, Evidence, Training
+from layerscope.exporting.servers import opening_words
+from layerscope.improving.decision import Change, Evidence, Training
 from layerscope.improving.result import Improved
-from layerscope.models import LoadedModel
+from layerscope.terminal import Console, print_facts, print_notes
 
 _CLEAR_RATIO = 1.05
 """A ratio is told if it is more than this; what rounds to "1.0 ×" is no improvement."""
 
-_SHOWN = 5
 _COSTLY = 4.0
 """Encoding that costs this many times what it costs today is worth a note."""
+
+_WIDTH = 64
 
 NO_WORDS = (
     "most of these texts are hardly made of words. A part of such a text need not mean the same, "
@@ -38,36 +45,22 @@ def choice_reason(choice: Choice, evidence: Evidence) -> str:
     """Return why a layer and readout were chosen."""
     if evidence.kept_default:
         reason = choice.reason or "it is already the best that was found"
-        return f"{reason}. Last layer, {Readout().name}."
+        return f"{reason.removesuffix('.')}. Last layer, {choice.readout}."
     if evidence.training is not None:
         outcome = training_outcome(evidence.training)
         return f"Trained, taught by {evidence.training.teacher}: {outcome}."
     score = "" if evidence.score_name == evidence.judge else f"{evidence.score_name} "
+    count = int(choice.table["score"].notna().sum())
+    parts = f"readout {evidence.readout_gain:+.3f}, layer {evidence.layer_gain:+.3f}"
     reason = (
-        f"Chosen from {evidence.candidates} layers and readouts by {evidence.judge}: {score}"
-        f"{evidence.before:.3f} → {evidence.after:.3f} ({_gain_parts(evidence)})."
+        f"Chosen from {count} layers and readouts by {evidence.judge}: {score}"
+        f"{evidence.before:.3f} → {evidence.after:.3f} ({parts})."
     )
     if evidence.near > 1:
         reason += f" It is the cheapest of {evidence.near} that score practically the same."
     if evidence.search is not None:
         reason += f" Queries and documents are read as {evidence.search.readout}."
     return reason
-
-
-def kept_reason(model: LoadedModel) -> str:
-    """Return why a sentence encoder keeps its own reading."""
-    if model.identity.get("untrained"):
-        return (
-            "its weights are as before any training, whatever its folder says: no reading of it "
-            "means anything."
-        )
-    exported = model.identity.get("exported")
-    if exported:
-        return (
-            f"it is an export of layerscope already ({exported}). Improve the model that it was "
-            "cut from."
-        )
-    return "it comes with a pipeline for sentence embeddings, which stays."
 
 
 def training_outcome(training: Training) -> str:
@@ -91,15 +84,6 @@ def card_words(corpus: str, choice: Choice, keeps_texts: bool) -> str:
     )
 
 
-def weak_judge_note(encoder: str) -> str:
-    """Return the note on an encoder that prefers the plain text to every prompt."""
-    return (
-        f"{encoder} agrees more with the plain text than with any prompt. Judges that go by words "
-        "rather than by meaning do that, and their choice is worth less; long documents are "
-        "another cause. Compare with judge='none'."
-    )
-
-
 # The headline
 
 
@@ -119,7 +103,14 @@ def sentence(result: Improved) -> str:
         action = f"Reading {place} ({describe_readout(str(query))})"
         if query != choice.readout:
             action += f" (documents: {row_words(str(choice.readout))[0]})"
-    return f"{action} {_effect(evidence)}{_cost(evidence)}"
+    ratio = _neighbor_ratio(evidence)
+    effect = f"finds the right neighbors {ratio:.1f} × as often as today"
+    if ratio <= _CLEAR_RATIO:
+        change = f"from {evidence.before:.3f} to {evidence.after:.3f}"
+        effect = f"raises the {evidence.score_name} {change}"
+    cost = evidence.relative_cost or 1.0
+    amount = "" if 0.95 <= cost <= 1.05 else f"{cost:.2f} × "
+    return f"{action} {effect}, at {amount}today's computation"
 
 
 def page_words(result: Improved) -> list[str]:
@@ -128,31 +119,21 @@ def page_words(result: Improved) -> list[str]:
     evidence = result.evidence
     if choice.abstained or evidence.kept_default:
         return [choice.headline()]
-    today = "Today is the last layer, the mean of its tokens."
+    today = "Today is the last layer, the mean of its tokens"
     if evidence.training is not None:
-        return [sentence(result), f"{today} {_capital(training_outcome(evidence.training))}"]
+        return [sentence(result), today, training_outcome(evidence.training)]
     population = f"{result.manifest['texts']['sampled']:,} texts"
     if evidence.search is not None:
         population = f"{evidence.search.queries:,} queries that did not choose"
-    change = evidence.change
-    low, high = change.interval
-    numbers = (
-        f"{_capital(evidence.score_name)}: {change.before:.3f} today → {change.after:.3f} (95 % "
-        f"interval of the gain: {low:+.3f} to {high:+.3f}), on {population}"
-    )
-    parts = (
-        f"{today} Reading that layer in the new way brings {evidence.readout_gain:+.3f}; read "
-        f"alike, layer {choice.layer} instead of {choice.layers} brings "
-        f"{evidence.layer_gain:+.3f}"
-    )
     neighbors = [f"Right neighbors are {words}" for words in right_neighbors(evidence)]
-    return [sentence(result), *neighbors, numbers, parts]
+    numbers = f"{evidence.score_name}: {_change(evidence.change)}, on {population}"
+    return [sentence(result), *neighbors, numbers, today]
 
 
 def right_neighbors(evidence: Evidence) -> list[str]:
     """Return which neighbors are the right ones, and how many are found, if the headline says."""
     shares = evidence.neighbors
-    if shares is None or _neighbor_ratio(evidence) is None:
+    if shares is None or _neighbor_ratio(evidence) <= _CLEAR_RATIO:
         return []
     source = "those on which the model's most consistent readings agree"
     if shares.judge:
@@ -163,32 +144,12 @@ def right_neighbors(evidence: Evidence) -> list[str]:
     ]
 
 
-def _neighbor_ratio(evidence: Evidence) -> float | None:
-    """Return how many times as many right neighbors are found; None if there is no clear gain."""
+def _neighbor_ratio(evidence: Evidence) -> float:
+    """Return how many times as many right neighbors are found; 0 if that is not known."""
     shares = evidence.neighbors
-    if shares is None or not 0 < _CLEAR_RATIO * shares.before < shares.after:
-        return None
+    if shares is None or not shares.before > 0:
+        return 0.0
     return shares.after / shares.before
-
-
-def _effect(evidence: Evidence) -> str:
-    ratio = _neighbor_ratio(evidence)
-    if ratio is not None:
-        return f"finds the right neighbors {ratio:.1f} × as often as today"
-    return f"raises the {evidence.score_name} from {evidence.before:.3f} to {evidence.after:.3f}"
-
-
-def _cost(evidence: Evidence) -> str:
-    cost = evidence.relative_cost
-    if cost is None:
-        return ""
-    if 0.95 <= cost <= 1.05:
-        return ", at today's computation"
-    return f", at {cost:.2f} × today's computation"
-
-
-def _capital(text: str) -> str:
-    return text if text[1:2].isupper() else text[:1].upper() + text[1:]  # nDCG is written so
 
 
 # The facts
@@ -211,41 +172,30 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
     population = f"{texts['sampled']} texts"
     if search is not None:
         population = f"the queries that choose and {texts['sampled']} documents"
-    judged = f"{evidence.candidates} layers × readouts on {population}"
-    undefined = len(result.table) - evidence.candidates
+    scored = int(result.table["score"].notna().sum())
+    judged = f"{scored} layers × readouts on {population}"
     # such as layer 0 at a template's last token, which is the same for every text
-    if 0 < undefined < len(result.table):
-        judged += f"; {undefined} more cannot be scored"
+    if 0 < scored < len(result.table):
+        judged += f"; {len(result.table) - scored} more cannot be scored"
     lines.append(("judged", judged))
-    if not evidence.kept_default and evidence.near > 1:
-        words = "candidates score practically the same; this is the cheapest of them"
-        lines.append(("near", f"{evidence.near} {words}"))
-    if not evidence.kept_default and evidence.near and evidence.training is None:
-        words = "of them cannot be told from the best on these texts"
-        lines.append(("tied", f"{evidence.tied} {words}"))
     return lines
 
 
 def _gain_lines(result: Improved) -> list[tuple[str, str]]:
     """Return the facts about the gain and the cost."""
     evidence = result.evidence
-    lines = [(evidence.score_name, _change(evidence.change)), *_search_lines(evidence)]
-    training = evidence.training
-    if training is not None:
-        head, student = training.head - training.today, training.student - training.head
-        lines.append(("of which", f"head {head:+.3f}, training {student:+.3f}"))
-    else:
-        lines.append(("of which", _gain_parts(evidence)))
-    lines += [("right neighbors", words) for words in right_neighbors(evidence)]
-    lines.append(("today", evidence.today))
-    if training is not None:
-        lines.append(("trained", training_outcome(training)))
-    elif evidence.teacher:
+    lines = [
+        (evidence.score_name, _change(evidence.change)),
+        *_search_lines(evidence),
+        *(("right neighbors", words) for words in right_neighbors(evidence)),
+        ("today", f"layer {result.choice.layers} under {Readout().name}"),
+    ]
+    if evidence.training is None and evidence.teacher:
         words = "the score is of texts that it was not fitted on"
         lines.append(("head", f"fitted on {evidence.teacher}; {words}"))
     cost = f"{evidence.relative_cost:.2f} × today's computation"
     lines.append(("cost per text", cost + _speed(evidence)))
-    return [*lines, *_encoder_line(evidence), *_front_lines(result)]
+    return [*lines, *_encoder_line(evidence), *_cheaper_line(result)]
 
 
 def _search_lines(evidence: Evidence) -> list[tuple[str, str]]:
@@ -282,66 +232,94 @@ def _change(change: Change) -> str:
     return f"{numbers} (gain {low:+.3f} to {high:+.3f}, 95 %)"
 
 
-def _gain_parts(evidence: Evidence) -> str:
-    return f"readout {evidence.readout_gain:+.3f}, layer {evidence.layer_gain:+.3f}"
-
-
 def _speed(evidence: Evidence) -> str:
     """Return the texts per second, where they are more than today's."""
-    speeds = dict(evidence.texts_per_second)
+    speeds = evidence.texts_per_second
     if not speeds or (evidence.relative_cost or 0) >= 1:
         return ""
-    now = speeds.pop("now")
-    today = speeds.pop("today")
-    others = "".join(f"; {name}: {_per_second(speed)}" for name, speed in speeds.items())
-    numbers = f"{_per_second(today)} → {_per_second(now)}{others}"
-    return f"; {now / today:.1f} × as many texts per second here ({numbers})"
-
-
-def _per_second(speed: float) -> str:
-    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
+    today = speeds["today"]
+    now = speeds["now"]
+    return f"; {today:,.3g} texts per second today → {now:,.3g} now ({now / today:.1f} ×)"
 
 
 def _encoder_line(evidence: Evidence) -> list[tuple[str, str]]:
     """Return that the encoder which judges may be the better answer: it was trained for this."""
-    speeds = evidence.texts_per_second
     name = evidence.encoder
-    if name is None or name not in speeds:
+    if name is None:
         return []
-    ratio = speeds[name] / speeds["now"]
-    comparison = f"fewer texts per second here ({ratio:.2f} ×)"
-    if ratio > 1:
-        comparison = f"{ratio:.1f} × as many texts per second here"
+    ratio = evidence.texts_per_second[name] / evidence.texts_per_second["now"]
     words = (
-        f"{name}, which judged, was itself trained for embeddings and reads {comparison}. If its "
-        "license and language suit you, it may be the better answer: `layerscope compare` tells "
-        "with labels of yours."
+        f"{name}, which judged, was itself trained for embeddings and reads {ratio:.2g} × as many "
+        "texts per second here. If its license and language suit you, it may be the better answer: "
+        "`layerscope compare` tells with labels of yours."
     )
     return [("before you use it", words)]
 
 
-def _front_lines(result: Improved) -> list[tuple[str, str]]:
-    """Return a few of the candidates that none beats at the same cost or less."""
+def _cheaper_line(result: Improved) -> list[tuple[str, str]]:
+    """Return the cheapest candidate that is as good within the noise, where it saves a tenth."""
+    cost = result.evidence.relative_cost or 1.0
+    tied = result.table[result.table["tied"].astype(bool)]
+    if not len(tied) or tied["cost"].min() > 0.9 * cost:
+        return []
+    cheapest = tied.iloc[int(tied["cost"].argmin())]
+    words = (
+        f"layer {cheapest['layer']}, {describe_readout(str(cheapest['readout']))}: as good within "
+        f"the noise, {1 - cheapest['cost'] / cost:.0%} cheaper ({cheapest['cost']:.2f} × instead "
+        f"of {cost:.2f} ×). To take it: budget={cheapest['cost'] + 0.005:.2f}"
+    )
+    return [("cheaper", words)]
+
+
+# The terminal
+
+
+def print_improved(result: Improved, console: Console | None = None) -> None:
+    """Print the headline, neighbors before and after, the facts, notes and the next command."""
+    console = console or Console(highlight=False)
     evidence = result.evidence
-    best = front(result.table)
-    if len(best) > _SHOWN:
-        best = best.iloc[np.unique(np.linspace(0, len(best) - 1, _SHOWN).round().astype(int))]
-    rows = [
-        f"{row.cost:.2f} ×: {row.score:.3f} (layer {row.layer}, "
-        f"{describe_readout(str(row.readout))})"
-        for row in best.itertuples()
-    ]
-    name = "score by cost" if evidence.training is None else "untrained, score by cost"
-    if evidence.search is not None:
-        name += ", of the queries that chose"
-    lines = [(name, "\n".join(rows))] if len(rows) > 1 else []
-    other = evidence.cheaper
-    if other is not None and evidence.relative_cost is not None:
-        saved = 1 - other.relative_cost / evidence.relative_cost
-        words = (
-            f"layer {other.layer}, {describe_readout(other.readout)}: as good within the noise, "
-            f"{saved:.0%} cheaper ({other.relative_cost:.2f} × instead of "
-            f"{evidence.relative_cost:.2f} ×). To take it: budget={other.relative_cost + 0.005:.2f}"
-        )
-        lines.append(("cheaper", words))
-    return lines
+    headline = sentence(result).removeprefix(f"{result.model}: ")
+    console.print(escape(f"{result.model}: {headline}."), style="bold")
+    if not evidence.kept_default and len(result.neighbors):
+        console.print(_neighbors(result))
+    print_facts(console, score_lines(result))
+    print_notes(console, (*result.warnings, *cost_notes(evidence)))
+    if result.folder is not None:
+        call = "encode(texts)"
+        if evidence.search is not None:
+            call = "encode_query(queries), .encode_document(documents)"
+        folder = escape(str(result.folder))
+        console.print(f'Use it: [bold]SentenceTransformer("{folder}")[/].{call}')
+        servers = Exported.load(result.folder).facts["servers"]
+        console.print(f"Opens in {opening_words(servers)}", markup=False)
+
+
+def as_text(result: Improved) -> str:
+    """Return the improvement as plain text."""
+    stream = io.StringIO()
+    print_improved(result, Console(file=stream, width=200, highlight=False, color_system=None))
+    return stream.getvalue()
+
+
+def _neighbors(result: Improved) -> Table:
+    kind = "texts" if result.evidence.search is None else "queries"
+    title = f"Five of your {kind}, drawn at random, with their nearest neighbors"
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for name in ("text", "nearest today", "nearest now"):
+        table.add_column(name, overflow="fold", max_width=_WIDTH)
+    for text, group in result.neighbors.groupby("text", sort=False):
+        sides = [
+            _numbered(group.loc[group["which"] == side, "neighbor"]) for side in ("before", "after")
+        ]
+        table.add_row(escape(_cut(text)), *(escape(side) for side in sides), end_section=True)
+    return table
+
+
+def _numbered(texts: Iterable[Any]) -> str:
+    """Return texts below each other; a number shows where the next begins."""
+    return "\n".join(f"{rank}. {_cut(text)}" for rank, text in enumerate(texts, 1))
+
+
+def _cut(text: Any) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"

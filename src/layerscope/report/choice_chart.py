@@ -11,7 +11,7 @@ from layerscope.core.charts import Figure
 from layerscope.core.readout import DEFAULT_READOUT, HEAD, Readout, row_words
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
-from layerscope.improving.choose import front
+from layerscope.improving.decision import front
 from layerscope.report.charts import COLORS, INK, altair, draw_ties
 
 _POOLINGS = ["mean", "wmean", "last", "cls"]  # in this order; others follow

@@ -36,7 +36,3 @@ class LayerscopeCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.watch is not None:
             self.watch.step(state.global_step)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.watch is not None:
-            self.watch.close()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,90 +40,20 @@ from layerscope.version import VERSION
 
 COLUMNS = ["step", "site", "layer", "depth", "metric", "sink", "value", "n"]
 DEFAULT_METRICS = ("prompt_entropy", "curvature", "sink_ratio", "dataset_entropy", "effective_rank")
-_LAST_COSTS = 3
-
-
-class Pace:
-    """The rule by which measuring takes at most a share of the time.
-
-    A measurement is due when its expected cost, the largest of the last three, still fits. The
-    first cost is estimated from a small trial, which is assumed to cost no more than a training
-    step.
-    """
-
-    def __init__(self, share: float, clock: Callable[[], float] = time.perf_counter) -> None:
-        if not 0 < share < 1:
-            raise InvalidValueError(
-                f"share={share} is not between 0 and 1: it is the share of the run's time that "
-                "measuring may take."
-            )
-        self.share = share
-        self.clock = clock
-        self.training = 0.0
-        self.measuring = 0.0
-        self._costs: deque[float] = deque(maxlen=_LAST_COSTS)
-        self._step = 0.0
-        self._start = clock()
-        self._end: float | None = None
-        self._measured_at = -np.inf
-
-    @property
-    def spent(self) -> float:
-        """Return the share of the time so far that went into measuring."""
-        return self.measuring / max(self.training + self.measuring, 1e-12)
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Count the time inside as measuring, and the time since the last turn as training."""
-        self._start = self.clock()
-        if self._end is not None:
-            self._step = self._start - self._end
-            self.training += self._step
-        try:
-            yield
-        finally:
-            self._end = self.clock()
-            self.measuring += self._end - self._start
-
-    def is_trial_due(self) -> bool:
-        """Return whether a trial as long as a training step fits, and no cost is known."""
-        return not self._costs and self._step > 0 and self._fits(self._step)
-
-    def is_due(self) -> bool:
-        """Return whether a measurement fits, and the last one is long enough ago.
-
-        Time that was saved up is spent over some steps, not at one moment.
-        """
-        if not self._costs:
-            return False
-        cost = max(self._costs)
-        return self._fits(cost) and self.training - self._measured_at >= 0.5 * cost / self.share
-
-    def expect(self, seconds: float) -> None:
-        """Record the cost that a trial predicts."""
-        self._costs.append(seconds)
-
-    def record(self, seconds: float) -> None:
-        """Record the cost of a measurement."""
-        self._costs.append(seconds)
-        self._measured_at = self.training
-
-    def _fits(self, cost: float) -> bool:
-        measuring = self.measuring + self.clock() - self._start + cost
-        return measuring <= self.share * (self.training + measuring)
 
 
 class LayerWatch:
     """Measure the layers of a model while it trains. Call `step` after every training step.
 
+    The first call measures. Later ones do whenever measuring, with what the last measurement took,
+    stays within `share` of the time since then.
+
     - `texts`: held-out texts, a list of strings; `tokenizer` reads them.
-    - `share`: the largest share of the run's time that measuring may take.
     - `out`: a CSV file to which rows are appended, or None.
     - `on_rows`: a function such as `wandb.log`. It is called with a dictionary of the step and a
       number for each metric and layer.
     - `metrics`: names of metrics of tokens or pooled vectors. None: a few common ones and those of
       other packages.
-    - `at_start`: measure at the first call, and make up for the time later.
 
     The model, its gradients and its random numbers are untouched.
 
@@ -132,7 +61,6 @@ class LayerWatch:
         for step, batch in enumerate(batches):
             ...
             watch.step(step)
-        watch.close()
     """
 
     def __init__(
@@ -147,28 +75,31 @@ class LayerWatch:
         max_length: int = 128,
         final_norm: str = "raw",
         metrics: MetricName | Sequence[MetricName] | None = None,
-        at_start: bool = False,
     ) -> None:
+        if not 0 < share < 1:
+            raise InvalidValueError(
+                f"share={share} is not between 0 and 1: it is the share of the run's time that "
+                "measuring may take."
+            )
         if final_norm not in FINAL_NORMS:
             raise UnknownNameError("final_norm", final_norm, FINAL_NORMS)
         if isinstance(texts, str):
             raise DataError("held-out texts are a list of strings, not one string.")
-        self.pace = Pace(share)
+        self.share = share
         self.on_rows = on_rows
         self.options = Options()
         self.metrics = choose_metrics(metrics, self.options)
-        with self.pace.turn():
-            self.model = _load(model, tokenizer)
-            limit = min(max_length, self.model.max_length or max_length)
-            ids = self.model.tokenize(list(texts), limit).ids
-            self.prompts = [np.asarray(row, dtype=np.int64) for row in ids if len(row)]
-            if not self.prompts:
-                raise DataError("the held-out texts hold no token. Give at least one text.")
-            anatomy = self.model.anatomy
-            sites = expand_sites(None, anatomy)
-            self.reducer = Reducer(
-                anatomy, sites, final_norm, self.options, self.metrics, self.model.device
-            )
+        self.model = _load(model, tokenizer)
+        limit = min(max_length, self.model.max_length or max_length)
+        ids = self.model.tokenize(list(texts), limit).ids
+        self.prompts = [np.asarray(row, dtype=np.int64) for row in ids if len(row)]
+        if not self.prompts:
+            raise DataError("the held-out texts hold no token. Give at least one text.")
+        anatomy = self.model.anatomy
+        sites = expand_sites(None, anatomy)
+        self.reducer = Reducer(
+            anatomy, sites, final_norm, self.options, self.metrics, self.model.device
+        )
         digest = hashlib.sha256(b"|".join(row.tobytes() for row in self.prompts))
         self.conventions = {
             "layerscope": VERSION,
@@ -184,24 +115,10 @@ class LayerWatch:
             _start_csv(self.out)
             atomic.write_json(self.out.with_suffix(".json"), self.conventions)
         self._rows: list[dict[str, Any]] = []
-        self._at_start = at_start
+        self._start = time.perf_counter()
+        self._spent = 0.0
+        self._last_cost = 0.0
         self._has_failed = False
-
-    def step(self, step: int) -> bool:
-        """Measure if there is time after a training step; return whether layers were measured."""
-        with self._turn():
-            if self._at_start:
-                self._at_start = False
-                return self._measure(step)
-            if self.pace.is_trial_due():
-                self._try()
-            return self.pace.is_due() and self._measure(step)
-
-    def measure(self, step: int) -> pd.DataFrame:
-        """Measure now, whatever it costs, and return the rows; the next measurements wait for it."""
-        with self._turn():
-            self._measure(step)
-        return self.table[self.table["step"] == step]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -211,63 +128,42 @@ class LayerWatch:
     @property
     def spent(self) -> float:
         """Return the share of the time so far that went into measuring."""
-        return self.pace.spent
+        return self._spent / max(time.perf_counter() - self._start, 1e-9)
 
-    def close(self) -> None:
-        """Warn if the run was too short for a single measurement."""
-        if not self._rows and not self._has_failed:
-            warnings.warn(
-                f"layers were never measured: {self.pace.training:.3g} s of training leave too "
-                f"little time at share={self.pace.share:g}. Give fewer or shorter texts, a larger "
-                "share, or at_start=True.",
-                stacklevel=2,
-            )
+    def step(self, step: int) -> bool:
+        """Measure if there is time after a training step; return whether there was."""
+        elapsed = time.perf_counter() - self._start
+        if self._spent and self._spent + self._last_cost > self.share * (elapsed + self._last_cost):
+            return False
+        self.measure(step)
+        return True
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        # a GPU may still work for the training, which is not time of measuring
-        if self.model.device.type == "cuda":
+    def measure(self, step: int) -> pd.DataFrame:
+        """Measure now, whatever it costs, and return the rows; the next measurements wait for it."""
+        if self.model.device.type == "cuda":  # which may still work for the training
             torch.cuda.synchronize(self.model.device)
-        with self.pace.turn():
-            yield
-
-    def _try(self) -> None:
-        """Measure the shortest text alone, and expect the cost of all from that."""
-        start = self.pace.clock()
-        shortest = min(self.prompts, key=len)
-        self._run([shortest], -1)
-        scale = sum(len(ids) for ids in self.prompts) / len(shortest)
-        self.pace.expect((self.pace.clock() - start) * scale)
-
-    def _measure(self, step: int) -> bool:
-        start = self.pace.clock()
-        rows = self._run(self.prompts, step)
-        if self.out is not None:
-            with atomic.explained(self.out):
-                table = pd.DataFrame(rows, columns=COLUMNS)
-                table.to_csv(self.out, mode="a", header=False, index=False)
-        send(self.on_rows, step, {_curve_name(row): row["value"] for row in rows})
-        self._rows += rows
-        self.pace.record(self.pace.clock() - start)
-        return bool(rows)
-
-    def _run(self, prompts: Sequence[np.ndarray], step: int) -> list[dict[str, Any]]:
+        start = time.perf_counter()
+        rows: list[dict[str, Any]] = []
         with evaluation_mode(self.model.module):
             try:
-                rows = measure_layers(self.model, self.reducer, prompts, self.options, self.metrics)
+                rows = measure_layers(
+                    self.model, self.reducer, self.prompts, self.options, self.metrics
+                )
             except NonFiniteStatesError as error:
                 # training has diverged, and its owner decides whether to stop it
                 if not self._has_failed:
-                    warnings.warn(f"step {step}: layers not measured. {error}", stacklevel=4)
+                    warnings.warn(f"step {step}: layers not measured. {error}", stacklevel=2)
                 self._has_failed = True
-                return []
-        return [{"step": step, **row} for row in rows]
+        rows = [{"step": step, **row} for row in rows]
+        table = pd.DataFrame(rows, columns=COLUMNS)
+        if self.out is not None:
+            with atomic.explained(self.out):
+                table.to_csv(self.out, mode="a", header=False, index=False)
+        send(self.on_rows, step, {_curve_name(row): row["value"] for row in rows})
+        self._rows += rows
+        self._last_cost = time.perf_counter() - start
+        self._spent += self._last_cost
+        return table
 
 
 def choose_metrics(

@@ -13,6 +13,5 @@ data = [
     for _ in range(16)
 ]
 # a few steps are too short for a measurement, so the file to draw is there already
-watch = LayerWatch(model, held_out_texts, tokenizer, share=0.9, at_start=True, out="layers.csv")  # noqa: F821
+watch = LayerWatch(model, held_out_texts, tokenizer, out="layers.csv")  # noqa: F821
 watch.step(0)
-watch.close()

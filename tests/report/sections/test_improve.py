@@ -9,7 +9,7 @@ import pytest
 
 import layerscope
 from layerscope.improving import Improved
-from layerscope.improving.terminal import as_text
+from layerscope.improving.words import as_text
 from layerscope.report.contents import gather
 from layerscope.report.page import payload
 from layerscope.report.sections.improve import neighbors_side_by_side, section
@@ -53,15 +53,12 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
         assert (mark.layer, mark.readout, mark.rule, mark.layers) == (2, READOUTS[3], "improve", 3)
         found = "Reading layer 2 of 3 (one-word prompt, centered, no norm) finds the right neighbors 2.0 × as often as today"
         assert report.headline[0] == f"{found}, at 0.33 × today's computation."
-        right, numbers, parts, valley = report.headline[1:]
+        right, numbers, today, valley = report.headline[1:]
         assert right.startswith(
             "Right neighbors are those on which the model's most consistent readings agree: of a text's 10"
         )
-        assert (
-            "0.200 today → 0.400 (95 % interval of the gain: +0.100 to +0.300), on 40 texts."
-            in numbers
-        )
-        assert parts.endswith("brings +0.150; read alike, layer 2 instead of 3 brings +0.050.")
+        assert "0.200 today → 0.400 (gain +0.100 to +0.300, 95 %), on 40 texts." in numbers
+        assert today == "Today is the last layer, the mean of its tokens."
         assert valley.startswith("Prompt entropy has a valley at layer 1 (block.0)")
         assert "without labels" not in str(report.headline)
 

@@ -23,8 +23,15 @@ class Candidates(Protocol):
     so on.
     """
 
-    readouts: Sequence[Readout]
-    layers: Sequence[int]
+    @property
+    def readouts(self) -> Sequence[Readout]:
+        """The readouts, in the order of the scores."""
+        ...
+
+    @property
+    def layers(self) -> Sequence[int]:
+        """The layers under each readout."""
+        ...
 
     def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray | Tensor:
         """Return (layers, texts, D) under a readout, as an array or a tensor on any device.
