@@ -19,14 +19,16 @@ from pathlib import Path
 import numpy as np
 from common import make_parser
 
-from layerscope.choose.decide import weigh_by_reliability
 from layerscope.choose.labels.scores import WIDTH, smooth_layers
-from layerscope.core.scores import Scores
+from layerscope.core.scores import Scores, weigh_by_reliability
 
 GRID = ("plain", "one-word", "step-by-step")
 SHARES = (0.5, 1.0, 2.0, 4.0)
 LABELS_SHARE = 2.0
 DRAWS = 32
+LEAD = 1.0
+"""`layerscope.choose.decide.LEAD` is 1.5: there resamples are the same for all candidates, so that
+errors of differences are smaller than here."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,19 @@ def read_records(folder: Path) -> Iterator[Record]:
 
 
 def choose(record: Record, count: int, share: float, with_encoder: bool) -> np.ndarray:
-    """Return the scores by all labels of what is chosen, one for each draw of labels."""
+    """Return the scores by all labels of what is chosen, one for each draw of labels.
+
+    The baseline stays where the lead over it is at most `LEAD` standard errors.
+    """
     encoder = [record.source("encoder")] if with_encoder else []
     draws = len(record.arrays[f"labels{count}"]) if count else 1
     chosen = []
     for draw in range(draws):
         labels = [replace(record.source(f"labels{count}", draw), weight=share)] if count else []
-        chosen.append(weigh_by_reliability([*labels, *encoder]).best(record.allowed))
+        total = weigh_by_reliability([*labels, *encoder])
+        best, baseline = total.best(record.allowed), record.layers - 1
+        is_enough = total.gain(best, baseline).value > LEAD * total.error_of_gain(best, baseline)
+        chosen.append(best if is_enough else baseline)
     return record.arrays["full"][chosen]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layerscope.choose import Scores, decide_by_judge
-from layerscope.choose.decide import SECOND
+from layerscope.choose.decide import LEAD, SECOND
 from layerscope.core.readout import Readout
 from layerscope.core.templates import names_of
 from layerscope.errors import LayerscopeError
@@ -34,10 +34,13 @@ def judged(scores, error: float, weight: float = 1.0) -> Scores:
     return Scores(values, draws, weight=weight)
 
 
-def decide(judgment: Scores, budget=None, suited=None, second: Scores | None = None) -> Outcome:
+def decide(
+    judgment: Scores, budget=None, suited=None, second: Scores | None = None, lead=None
+) -> Outcome:
     candidates = make_candidates(READOUTS, LAYERS, COSTS, suited, judgment.defined)
     opinion = None if second is None else lambda template: second
-    decision = decide_by_judge(candidates, judgment, baseline_of(candidates), budget, opinion)
+    baseline = baseline_of(candidates)
+    decision = decide_by_judge(candidates, judgment, baseline, budget, opinion, lead)
     return describe(decision, candidates, judgment, Judges())
 
 
@@ -94,6 +97,18 @@ def test_a_second_opinion_counts_among_the_layers_but_is_no_evidence_of_a_gain()
         assert outcome.evidence.kept_default
         assert at(outcome) == (0, 4)
         assert outcome.evidence.interval == (0, 0)
+
+
+def test_a_gain_that_is_expected_is_enough_where_the_judge_knows_quality():
+    """The best leads by 0.05, 1.8 standard errors of the difference."""
+    judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.02)
+    assert at(decide(judgment)) == (0, 4)
+    outcome = decide(judgment, lead=LEAD)
+    assert at(outcome) == (1, 3)
+    assert outcome.evidence.interval[0] < 0 < outcome.evidence.interval[1]
+    assert 0.9 < outcome.evidence.certainty < 1
+    assert outcome.evidence.runner_up == (READOUTS[0].name, 4)
+    assert at(decide(judgment, lead=2.5)) == (0, 4)
 
 
 def test_readouts_that_are_not_suited_are_not_chosen_nor_on_the_front():

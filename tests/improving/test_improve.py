@@ -187,6 +187,7 @@ def test_texts_without_words_need_an_encoder_or_labels(llama, judge, tmp_path):
     assert layerscope.load_run(tmp_path / "kept").choice.reason == result.choice.reason
     with pytest.raises(LayerscopeError, match=r"^train= and budget= need a judge, and most of"):
         quick(llama, codes(), judge="none", budget=0.5)
+    assert quick(llama, codes(), judge="minilm-l6").choice.abstained  # it knows sentences alone
     assert quick(llama, codes(), judge=judge).evidence.judge == f"agreement with {judge.name}"
     file = write_labels(tmp_path / "labels.csv", codes(80), "AC")
     result = quick(llama, codes(), judge="none", labels=file)

@@ -9,9 +9,8 @@ from layerscope.choose.decide import (
     claim_of_any,
     decide,
     decide_by_judge,
-    weigh_by_reliability,
 )
-from layerscope.core.scores import Scores
+from layerscope.core.scores import Scores, weigh_by_reliability
 
 __all__ = [
     "Candidate",

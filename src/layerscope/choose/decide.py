@@ -14,7 +14,7 @@ import numpy as np
 
 from layerscope.choose.candidates import Candidate, Claim, Limits
 from layerscope.core.readout import HEAD
-from layerscope.core.scores import Scores
+from layerscope.core.scores import Scores, add_sources
 from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError
 
@@ -28,6 +28,11 @@ told from the best is far more (`Decision.tied`)."""
 SECOND = 0.25
 """The weight of a second opinion, next to the judge: how well texts are recognized by their parts.
 It tells layers apart that an encoder cannot."""
+
+LEAD = 1.5
+"""By so many standard errors of the difference a choice of a judge has to lead the baseline. A gain
+is expected then, and not yet shown: the interval of the claim says what is
+(`benchmarks/results/choices.md`)."""
 
 NOT_SHOWN = "the texts do not show that it is better than what you have"
 
@@ -43,15 +48,16 @@ def decide_by_judge(
     baseline: int,
     budget: float | None,
     second_opinion: Callable[[str], Scores] | None = None,
+    lead: float | None = None,
 ) -> Decision:
     """Choose a layer and a readout by a judge's scores: the rule of `improve`.
 
     The judge chooses the template. Among the layers of that template the second opinion counts a
     little. It never decides whether there is a gain at all: that is the judge's to show. Heads are
-    told apart by the judge alone.
+    told apart by the judge alone. `lead` is that of `claim_of_any`.
     """
     limits = limits_by_judge(budget)
-    make_claim = claim_of_any(judgment)
+    make_claim = claim_of_any(judgment, lead)
     decision = decide(candidates, [judgment], baseline, limits, make_claim)
     best = candidates[decision.best].readout
     if second_opinion is None or best is None:
@@ -140,6 +146,15 @@ class Decision:
         """True if a candidate within the budget scores high enough."""
         return bool(self.near.any())
 
+    def resample(self) -> Resampled | None:
+        """Return how often resamples lead to the same candidate; None without resamples."""
+        if self.expected.draws is None:
+            return None
+        picks = self.rule.choose(self.expected.draws)
+        others = picks[picks != self.picked]
+        runner_up = int(np.bincount(others).argmax()) if len(others) else None
+        return Resampled(1 - len(others) / len(picks), runner_up)
+
     @property
     def tied_layers(self) -> tuple[int, ...]:
         """The layers under the chosen readout that are tied with the best, and the chosen one."""
@@ -151,6 +166,14 @@ class Decision:
             if tied and candidate.readout == chosen.readout
         }
         return tuple(sorted(layers | {chosen.layer}))
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """The share of resamples in which the same candidate is picked, and the next in frequency."""
+
+    certainty: float
+    runner_up: int | None
 
 
 @dataclass(frozen=True)
@@ -289,16 +312,23 @@ def claim_as_named(source: Scores) -> ClaimMaker:
     return make_claim
 
 
-def claim_of_any(source: Scores) -> ClaimMaker:
-    """Claim the gain with an interval that holds for whichever candidate was picked."""
+def claim_of_any(source: Scores, lead: float | None = None) -> ClaimMaker:
+    """Claim the gain with an interval that holds for whichever candidate was picked.
+
+    The claim is weak where the interval reaches zero. With `lead` it is weak only where the gain is
+    no more than so many of its own standard errors.
+    """
 
     def make_claim(rule: Rule, chosen: int, reference: int) -> Claim:
         among = unblocked(rule.candidates) & affordable(rule.candidates, rule.limits)
         gain = source.gain_of_pick(chosen, reference, among)
         before = float(source.values[reference])
         after = float(source.values[chosen])
+        is_enough = gain.low > 0
+        if lead is not None:
+            is_enough = gain.value > lead * source.error_of_gain(chosen, reference)
         # a cheaper candidate near the baseline needs no proof of a gain where the baseline is best
-        weak = "" if gain.low > 0 or rule.best == reference else NOT_SHOWN
+        weak = "" if is_enough or rule.best == reference else NOT_SHOWN
         return Claim(source.source, before, after, gain, weak=weak)
 
     return make_claim
@@ -321,48 +351,3 @@ def over_budget(budget: float, smallest: float) -> InvalidValueError:
         f"no candidate costs at most {budget:g} of today's computation: the cheapest costs "
         f"{smallest:.2f}. Allow {smallest:.2f} or more."
     )
-
-
-def add_sources(scores: Sequence[Scores], among: np.ndarray) -> Scores:
-    """Return the weighted sum of sources, each standardized over the candidates that all score.
-
-    A single source stays as it is. Draws are summed as far as every source has them.
-    """
-    common = among & np.logical_and.reduce([source.defined for source in scores])
-    if len(scores) == 1 or common.sum() < 2:
-        return scores[0]
-    return _weighted_sum([source.where(common) for source in scores])
-
-
-def weigh_by_reliability(scores: Sequence[Scores]) -> Scores:
-    """Return several sources as one: standardized, weighted by how reliable each is, and added.
-
-    Reliability is the share of a source's variance over candidates that is not resampling noise. A
-    source without draws is taken as it is. Weights of the sources count besides.
-    """
-    if len(scores) == 1:
-        return scores[0]
-    weighted = []
-    for source in scores:
-        scored = source.defined
-        noise = 0.0 if source.draws is None else source.draws[scored].var(axis=1).mean()
-        spread = source.values[scored].std() or 1.0
-        reliability = max(0.0, 1 - noise / spread**2)
-        weighted.append(replace(source, weight=source.weight * reliability))
-    return replace(_weighted_sum(weighted), source="+".join(source.source for source in scores))
-
-
-def _weighted_sum(scores: Sequence[Scores]) -> Scores:
-    """Add standardized scores with their weights."""
-    counts = [source.draws.shape[1] for source in scores if source.draws is not None]
-    count = min(counts, default=0)
-    values = np.zeros(len(scores[0].values))
-    draws = np.zeros((len(values), count))
-    for source in scores:
-        scored = source.values[source.defined]
-        mean = scored.mean()
-        scale = source.weight / (scored.std() or 1.0)
-        values = values + scale * (source.values - mean)
-        resampled = source.values[:, None] if source.draws is None else source.draws[:, :count]
-        draws = draws + scale * (resampled - mean)
-    return Scores(values, draws if count else None, scores[0].source)

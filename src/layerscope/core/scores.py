@@ -5,13 +5,14 @@ Probes, evaluations, labels and judges all score candidates. What "tied" means i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from layerscope.core.statistics import Interval
 
-__all__ = ["DRAWS", "Scores"]
+__all__ = ["DRAWS", "Scores", "add_sources", "weigh_by_reliability"]
 
 DRAWS = 500
 """Resamples behind every tie, and behind the intervals of comparisons."""
@@ -70,6 +71,12 @@ class Scores:
         low, high = np.nanquantile(self.draws[candidate] - self.draws[reference], [0.025, 0.975])
         return Interval(value, float(low), float(high))
 
+    def error_of_gain(self, candidate: int, reference: int) -> float:
+        """Return the standard error of one score minus another; zero where nothing is known."""
+        if self.draws is None:
+            return 0.0
+        return float((self.draws[candidate] - self.draws[reference]).std(ddof=1))
+
     def gain_of_pick(self, candidate: int, reference: int, among: np.ndarray) -> Interval:
         """Return one score minus another, where the candidate was picked among some by any rule.
 
@@ -81,7 +88,7 @@ class Scores:
         moves = self.draws[among & self.defined] - self.draws[reference]
         moves = np.nan_to_num(moves - moves.mean(axis=1, keepdims=True))
         limit = _limit(np.abs(moves), moves.std(axis=1, ddof=1))
-        half = limit * float((self.draws[candidate] - self.draws[reference]).std(ddof=1))
+        half = limit * self.error_of_gain(candidate, reference)
         return Interval(plain.value, plain.value - half, plain.value + half)
 
     def tied(self, allowed: np.ndarray | None = None) -> np.ndarray:
@@ -119,6 +126,51 @@ class Scores:
             if defined.any():
                 low[defined], high[defined] = np.nanquantile(draws[defined], [0.025, 0.975], axis=1)
         return low, high
+
+
+def add_sources(scores: Sequence[Scores], among: np.ndarray) -> Scores:
+    """Return the weighted sum of sources, each standardized over the candidates that all score.
+
+    A single source stays as it is. Draws are summed as far as every source has them.
+    """
+    common = among & np.logical_and.reduce([source.defined for source in scores])
+    if len(scores) == 1 or common.sum() < 2:
+        return scores[0]
+    return _weighted_sum([source.where(common) for source in scores])
+
+
+def weigh_by_reliability(scores: Sequence[Scores]) -> Scores:
+    """Return several sources as one: standardized, weighted by how reliable each is, and added.
+
+    Reliability is the share of a source's variance over candidates that is not resampling noise. A
+    source without draws is taken as it is. Weights of the sources count besides.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    weighted = []
+    for source in scores:
+        scored = source.defined
+        noise = 0.0 if source.draws is None else source.draws[scored].var(axis=1).mean()
+        spread = source.values[scored].std() or 1.0
+        reliability = max(0.0, 1 - noise / spread**2)
+        weighted.append(replace(source, weight=source.weight * reliability))
+    return replace(_weighted_sum(weighted), source="+".join(source.source for source in scores))
+
+
+def _weighted_sum(scores: Sequence[Scores]) -> Scores:
+    """Add standardized scores with their weights."""
+    counts = [source.draws.shape[1] for source in scores if source.draws is not None]
+    count = min(counts, default=0)
+    values = np.zeros(len(scores[0].values))
+    draws = np.zeros((len(values), count))
+    for source in scores:
+        scored = source.values[source.defined]
+        mean = scored.mean()
+        scale = source.weight / (scored.std() or 1.0)
+        values = values + scale * (source.values - mean)
+        resampled = source.values[:, None] if source.draws is None else source.draws[:, :count]
+        draws = draws + scale * (resampled - mean)
+    return Scores(values, draws if count else None, scores[0].source)
 
 
 def _limit(moves: np.ndarray, error: np.ndarray) -> float:

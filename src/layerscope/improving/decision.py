@@ -99,6 +99,8 @@ class Evidence:
     - `before`, `after`, `interval`: the score of today's reading and of the choice, and the 95 %
       interval of the gain. `readout_gain` and `layer_gain` are its two parts.
     - `near`: how many candidates score practically the same as the best.
+    - `certainty`: the share of resamples in which the same candidate scores best; `runner_up` is
+      the candidate that most of the others lead to: readout and layer.
     - `relative_cost`: computation per text, relative to today's.
     - `encoder`: the judging encoder, if it was trained for embeddings.
     - `teacher`: the prompt that a head learned from.
@@ -114,6 +116,8 @@ class Evidence:
     readout_gain: float | None = None
     layer_gain: float | None = None
     near: int = 0
+    certainty: float | None = None
+    runner_up: tuple[str, int] | None = None
     relative_cost: float | None = None
     encoder: str | None = None
     teacher: str | None = None
@@ -237,6 +241,11 @@ def describe(
         after=after,
         table=_table(decision, candidates, scores),
     )
+    resampled = decision.resample()
+    runner_up = None
+    if resampled is not None and resampled.runner_up is not None:
+        second = candidates[resampled.runner_up]
+        runner_up = (second.readout_name, second.layer)
     evidence = Evidence(
         judge=judges.name,
         kept_default=decision.chosen == baseline,
@@ -247,6 +256,8 @@ def describe(
         readout_gain=middle - before,
         layer_gain=after - middle,
         near=int(decision.near.sum()),
+        certainty=None if resampled is None else resampled.certainty,
+        runner_up=runner_up,
         relative_cost=chosen.cost,
         encoder=judges.trained_encoder,
     )

@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 
 from layerscope.choose import claim_of_any, decide, decide_by_judge
-from layerscope.choose.decide import limits_by_judge
+from layerscope.choose.decide import LEAD, limits_by_judge
 from layerscope.core.readout import HEAD, Readout
 from layerscope.data.filters import lack_words
 from layerscope.errors import LayerscopeError
@@ -86,7 +86,9 @@ def decide_reading(run: Run, judges: Judges, scored: Scored) -> Outcome:
     second = None
     if judges.takes_second_opinion:
         second = partial(second_opinion, run, scored.candidates)
-    decision = decide_by_judge(candidates, scores, baseline_of(candidates), budget, second)
+    # the model's own consistency has no measure of quality: its gain has to be shown
+    lead = None if judges.is_model_alone else LEAD
+    decision = decide_by_judge(candidates, scores, baseline_of(candidates), budget, second, lead)
     return describe(decision, candidates, scores, judges)
 
 

@@ -28,6 +28,7 @@ from layerscope.core.plugins import PluginError
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.scores import Scores
+from layerscope.data.filters import lack_words
 from layerscope.errors import (
     DownloadError,
     LayerscopeError,
@@ -44,6 +45,7 @@ from layerscope.progress import Progress
 from layerscope.vectors import VectorStore
 
 NONE = "none"
+DEFAULT_JUDGE = "minilm-l6"
 LABELED = "labeled"
 """The view of the labeled texts; their vectors are centered as those of the sample are."""
 
@@ -275,6 +277,12 @@ def make_judges(
     """Open the judges; an encoder that does not know the texts is dropped with a note."""
     if judge == NONE:
         return Judges(labels=labels)
+    if judge == DEFAULT_JUDGE and lack_words(texts):
+        note = (
+            f"{DEFAULT_JUDGE} is not used: it was trained on sentences, and most of these texts "
+            "are hardly made of words."
+        )
+        return Judges(labels=labels, notes=(note,))
     if not isinstance(judge, str | LoadedModel):
         return Judges(labels=labels, custom=judge)
     folder = None

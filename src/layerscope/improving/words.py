@@ -186,6 +186,7 @@ def _gain_lines(result: Improved) -> list[tuple[str, str]]:
     evidence = result.evidence
     lines = [
         (evidence.score_name, _change(evidence.change)),
+        *_certainty_lines(evidence),
         *_search_lines(evidence),
         *(("right neighbors", words) for words in right_neighbors(evidence)),
         ("today", f"layer {result.choice.layers} under {Readout().name}"),
@@ -196,6 +197,20 @@ def _gain_lines(result: Improved) -> list[tuple[str, str]]:
     cost = f"{evidence.relative_cost:.2f} × today's computation"
     lines.append(("cost per text", cost + _speed(evidence)))
     return [*lines, *_encoder_line(evidence), *_cheaper_line(result)]
+
+
+def _certainty_lines(evidence: Evidence) -> list[tuple[str, str]]:
+    """Return how sure the choice is, and whether its gain is only expected."""
+    lines = []
+    if evidence.interval is not None and evidence.interval[0] <= 0 and evidence.search is None:
+        lines.append(("not certain", "a gain is expected, but its interval holds zero"))
+    if evidence.certainty is not None:
+        words = f"chosen in {evidence.certainty:.0%} of resamples"
+        if evidence.runner_up is not None:
+            readout, layer = evidence.runner_up
+            words += f"; next is layer {layer} under {readout}"
+        lines.append(("how sure", words))
+    return lines
 
 
 def _search_lines(evidence: Evidence) -> list[tuple[str, str]]:
