@@ -45,9 +45,7 @@ def main(work: Path, names: Sequence[str] = ()) -> None:
         )
         ids = loaded.tokenizer(TEXTS)["input_ids"]
         if name == "minilm":  # what `embed` writes, for programs that read tables of vectors
-            layerscope.embed(
-                str(folder), TEXTS, work / "vectors.parquet", coordinates=True, overwrite=True
-            )
+            layerscope.embed(str(folder), TEXTS, work / "vectors.parquet", overwrite=True)
         np.save(work / f"{name}.npy", pooled_vectors(loaded, ids, layer, Readout.parse(readout)))
         print(f"{folder}: {model}, layer {layer}, {readout}, {', '.join(formats)}", flush=True)
 
