@@ -56,8 +56,8 @@ def test_the_zoo_is_found_once_installed(wheels: Path, tmp_path: Path) -> None:
         packed.extractall(tmp_path / "site")
     ask = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "import json; from layerscope.models import MODELS, catalogue; from layerscope.extras import ZOO_NAMES; assert set(catalogue()) == set(ZOO_NAMES['model']);"
-        "print(json.dumps({name: [MODELS.is_cached(name), str(entry.path)] for name, entry in catalogue().items()}))"
+        "import json; from layerscope.models import catalogue; from layerscope.extras import ZOO_NAMES; assert set(catalogue()) == set(ZOO_NAMES['model']);"
+        "print(json.dumps({name: [entry.is_cached(), str(entry.path)] for name, entry in catalogue().items()}))"
     )
     result = run_python(ask, str(tmp_path / "site"), without=["layerscope", "layerscope_zoo"])
     assert result.returncode == 0, result.stderr

@@ -183,12 +183,7 @@ def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Pat
     assert titles.index("Outer norm") == 1  # by its order
     assert on_log_scale("outer_norm")
     page = layerscope.write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
-    for name, title in (
-        ("outer_norm", "Outer norm"),
-        ("outer_length", "Outer length"),
-        ("outer_apart", "Outer distance"),
-    ):
-        assert f'"{name}"' in page
+    for title in ("Outer norm", "Outer length", "Outer distance"):
         assert title in page
     again = layerscope.Profile.load(tmp_path / "run")
     assert again.table.equals(run.table)

@@ -12,8 +12,8 @@ from rich.console import Console
 from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError
 from layerscope.probing import ProbeRun, examples, job, probe
 from layerscope.probing.run import wilson
-from layerscope.report.sections.probe import print_probes, sentence
-from layerscope.vectors import encode
+from layerscope.report.sections.probe import print_probes
+from layerscope.vectors.encoder import TextEncoder
 from tests.tiny import tiny_model
 
 QUICK: dict[str, Any] = {"epochs": 4, "trial": 1, "learning_rates": (1e-2, 3e-2), "progress": False}
@@ -67,7 +67,7 @@ def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "knn" in printed
     assert "final_norm" in printed
-    assert "layer" in sentence(run, "mean")
+    assert "highest at layer" in printed
 
 
 def test_how_states_are_kept_does_not_matter() -> None:
@@ -84,7 +84,7 @@ def test_vectors_of_texts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         stopped.setattr(job, "probe_table", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             probe(model, **letters(), heads="mean", **QUICK)
-    monkeypatch.setattr(encode, "encode_chunks", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr(TextEncoder, "run", lambda *_: pytest.fail("encoded again"))
     probe(model, **letters(), heads=["mean", "knn"], **QUICK)
 
 

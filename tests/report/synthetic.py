@@ -271,6 +271,7 @@ def synthetic_faster(name: str = "small") -> FasterEncoder:
         },
         "claim": {"source": "encoder", "before": 1.0, "after": 0.87, "interval": [-0.2, -0.07]},
         "labels": None,
+        "training": None,
         "conventions": {"agreement": AGREEMENT},
         "speed": {"whole": 70.0, "faster": 98.0},
         "warnings": [],

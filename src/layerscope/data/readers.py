@@ -18,10 +18,13 @@ from typing import Any
 from layerscope.core.files import json_problem
 from layerscope.data.records import (
     PREVIEW_ROWS,
+    ExactFloat,
     Records,
     Values,
     choose_column,
     has_inner,
+    is_string,
+    is_words,
     version_check,
 )
 from layerscope.errors import DataError, one_line
@@ -43,7 +46,7 @@ def read_file(
 ) -> Records:
     """Return the records of one file; its suffix tells its format.
 
-    Without `whole`, only one column of a parquet file is read.
+    Without `whole`, only one column of a parquet file is read, and numbers lose their spelling.
     """
     suffix = _suffix(path)
     if path.stat().st_size == 0:
@@ -55,17 +58,17 @@ def read_file(
         column, values = _parquet_rows(path, column, whole)
     else:
         unit = "row" if suffix == ".xlsx" else "line"
-        is_text = _is_string
+        is_text = is_string
         facts["encoding"] = find_codec(encoding)
         if suffix == ".txt":
             values = _lines(path, facts["encoding"], column)
         elif suffix == ".xlsx":
             values = _xlsx_rows(path)
         elif suffix in CSV_SUFFIXES:
-            is_text = _is_words
+            is_text = is_words
             facts["delimiter"], values = csv_rows(path, facts["encoding"])
         else:
-            unit, values = _json_values(path, facts["encoding"])
+            unit, values = _json_values(path, facts["encoding"], ExactFloat if whole else None)
         column, values = _find_column(values, column, str(path), is_text)
     facts["column"] = column
     return Records("file", path.name, str(path), unit, values, column, facts, check_version)
@@ -203,44 +206,31 @@ def _find_column(
     return column, itertools.chain(preview, values)
 
 
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_words(value: Any) -> bool:
-    """Return whether the field of a table is more than a number."""
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return bool(value and value.strip())
-    return False
-
-
-def _json_values(path: Path, encoding: str) -> tuple[str, Values]:
+def _json_values(path: Path, encoding: str, number: type[float] | None) -> tuple[str, Values]:
     """Return the values of a JSON list or of JSON lines, and the word for one of them."""
     lines = text_lines(path, encoding)
     start = next(lines, "")
     lines = itertools.chain([start], lines)
     if not start.lstrip().startswith("["):
-        return "line", _json_lines(lines, path)
+        return "line", _json_lines(lines, path, number)
     try:
-        return "item", enumerate(json.loads("".join(lines)), 1)
+        return "item", enumerate(json.loads("".join(lines), parse_float=number), 1)
     except ValueError as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(f"{path}{line} is not valid JSON: {json_problem(error)}.") from error
 
 
-def _json_lines(lines: Iterable[str], path: Path) -> Values:
+def _json_lines(lines: Iterable[str], path: Path, number: type[float] | None = None) -> Values:
     """Yield the value of every line, with its number; an empty text for a blank line."""
-    for number, line in enumerate(lines, 1):
+    for place, line in enumerate(lines, 1):
         try:
-            value = json.loads(line) if line.strip() else ""
+            value = json.loads(line, parse_float=number) if line.strip() else ""
         except ValueError as error:
             raise DataError(
-                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Give one string "
+                f"{path}, line {place} is not valid JSON: {json_problem(error)}. Give one string "
                 "or object a line, or one list."
             ) from error
-        yield number, value
+        yield place, value
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -195,6 +195,36 @@ def read_table(table: Any, names: list[str], column: str | None, whole: bool = F
     return Records("memory", "texts", where, "row", values, chosen, {"column": chosen})
 
 
+class ExactFloat(float):
+    """A number of a JSON file, written as it was spelled there."""
+
+    spelling: str
+
+    def __new__(cls, spelling: str) -> ExactFloat:
+        """Return the number, and remember its spelling."""
+        number = super().__new__(cls, spelling)
+        number.spelling = spelling
+        return number
+
+    def __repr__(self) -> str:
+        """Return the spelling."""
+        return self.spelling
+
+
+def is_string(value: Any) -> bool:
+    """Return whether a value of a JSON file is a text."""
+    return isinstance(value, str)
+
+
+def is_words(value: Any) -> bool:
+    """Return whether the field of a table is more than a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return bool(value and value.strip())
+    return False
+
+
 def is_missing(value: Any) -> bool:
     """Return whether a cell holds nothing: null, not a number, or no letter.
 

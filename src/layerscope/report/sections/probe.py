@@ -103,13 +103,12 @@ def print_probes(run: ProbeRun, console: Console | None = None) -> None:
     model = manifest["model"]
     counts = manifest["counts"]
     conventions = manifest["conventions"]
-    states = ", ".join(f"{name} {dtype}" for name, dtype in conventions["kept"]["states"].items())
     console.print(
         f"\n[bold]{escape(run.name)}[/]  {model['n_blocks']} blocks, width {model['width']}, "
         f"{model['family']} family  ·  [bold]{escape(str(manifest['data']['name']))}[/]  "
         f"{counts['classes']} classes, {counts['train']} items to train on, "
         f"{counts['validation']} to choose on, {counts['test']} to judge on\n"
-        f"final_norm [bold]{conventions['final_norm']}[/]  ·  states kept: {states}  ·  seed "
+        f"final_norm [bold]{conventions['final_norm']}[/]  ·  seed "
         f"{conventions['seed']}  ·  95 % intervals"
     )
     console.print(_layer_table(run, console.width))
