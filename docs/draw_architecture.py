@@ -25,19 +25,19 @@ LEVELS = [
     ("improve", GREEN, [("improving", "language models"), ("blocks", "encoders")]),
     ("choose, export", GREEN, [("exporting", "a verified folder"), ("choose", "one decision: rules, labels, judges")]),
     ("runs", YELLOW, [("profiling", "metrics"), ("evaluation", "MTEB scores"), ("probing", "probes"), ("training", "while training")]),
-    ("passes", YELLOW, [("command", "what commands share"), ("forward", "batches, passes"), ("engines", "here, or Ray")]),
+    ("passes", YELLOW, [("command", "shared by commands"), ("vectors", "encode, vector store"), ("forward", "batches"), ("engines", "here, or Ray")]),
     ("model, texts", RED, [("models", "load, families"), ("capture", "hooks, reduction"), ("data", "texts, views")]),
-    ("maths, disk", VIOLET, [("metrics", "seven and more"), ("spectra", "eigenvalues"), ("maps", "points"), ("store", "runs, vectors")]),
+    ("maths, disk", VIOLET, [("metrics", "seven and more"), ("spectra", "eigenvalues"), ("maps", "points"), ("store", "folders of runs")]),
     ("values", GRAY, [("core", "Readout, Pooling, Template, Site, Column, ModelIdentity, Registry")]),
 ]  # fmt: skip
 
 BEFORE = {"layerscope": 1810, "layerscope-gpu": 204, "layerscope-zoo": 20}
 AFTER = {
-    "layerscope": 1178,
-    "layerscope-paper": 415,
-    "layerscope-gpu": 237,
+    "layerscope": 1045,
+    "layerscope-paper": 420,
+    "layerscope-gpu": 238,
     "layerscope-media": 70,
-    "layerscope-zoo": 68,
+    "layerscope-zoo": 69,
 }
 """Thousands of characters of code, comments and docstrings left out."""
 USES = {
