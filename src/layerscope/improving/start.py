@@ -19,7 +19,7 @@ from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteState
 from layerscope.improving.candidates import template_names
 from layerscope.improving.encoder import improve_encoder, keep_encoder, shortened_folder
 from layerscope.improving.flow import improve_texts
-from layerscope.improving.judging import DEFAULT_JUDGE, JudgeOption, check_judge
+from layerscope.improving.judging import JudgeOption, check_judge
 from layerscope.improving.pairs import Pairs, read_search
 from layerscope.improving.reader import Reader, draw_sample
 from layerscope.improving.request import ImproveRequest, Run, working_folder
@@ -40,7 +40,7 @@ def improve(
     queries: Any = None,
     pairs: Pairs | None = None,
     labels: str | Path | None = None,
-    judge: JudgeOption | None = DEFAULT_JUDGE,
+    judge: JudgeOption | None = "minilm-l6",
     budget: float | None = None,
     keep: float | None = None,
     servers: Sequence[str] = (),
