@@ -1,7 +1,7 @@
 """Points in two dimensions from vectors at several layers, by t-SNE.
 
-Each layer starts from the points of the one before, so that points move smoothly. Distances are
-those of vectors of length 1 and so rank as cosines do.
+Each layer starts from the points of the one before, so that points move smoothly. Near texts
+are those by cosine.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def _embed(rows: np.ndarray, start: np.ndarray | None) -> np.ndarray:
     """Return points (texts, 2) of rows. From other points on, a few steps are enough."""
     from sklearn.manifold import TSNE
 
-    perplexity = min(20.0, (len(rows) - 1) / 3)
-    options = {"perplexity": perplexity, "angle": 0.8, "random_state": 0}
+    perplexity = min(40.0, (len(rows) - 1) / 3)
+    options = {"perplexity": perplexity, "metric": "cosine", "random_state": 0}
     if start is None:
         points = TSNE(init="pca", max_iter=500, **options).fit_transform(rows)
     else:
