@@ -95,15 +95,17 @@ def lay_out(
 def _embed(rows: np.ndarray, start: np.ndarray | None) -> np.ndarray:
     """Return points (texts, 2) of rows. From other points on, a few steps are enough."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     perplexity = min(40.0, (len(rows) - 1) / 3)
     options = {"perplexity": perplexity, "metric": "cosine", "random_state": 0}
     if start is None:
-        points = TSNE(init="pca", max_iter=500, **options).fit_transform(rows)
+        tsne = TSNE(init="pca", max_iter=500, **options)
     else:
         initial = start.astype(np.float32)
         # exaggeration would tear the points apart again
-        points = TSNE(init=initial, early_exaggeration=1.0, max_iter=250, **options).fit_transform(
-            rows
-        )
+        tsne = TSNE(init=initial, early_exaggeration=1.0, max_iter=250, **options)
+    # its steps are so short that several threads mostly wait for each other
+    with threadpool_limits(1):
+        points = tsne.fit_transform(rows)
     return np.asarray(points - points.mean(0), dtype=np.float32)
