@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from layerscope.data import Corpus
+from layerscope.data.views import ViewSettings
 from layerscope.errors import InvalidValueError, ModelError
 from layerscope.models import LoadedModel, inputs
-from layerscope.models.loaded import tokenizer_explained
+from layerscope.models.inputs import ReadSettings, tokenizer_explained
 from tests.tiny import tiny_model
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
@@ -45,6 +49,38 @@ def test_a_text_is_cut_by_characters_before_it_is_tokenized(
     monkeypatch.setattr(inputs, "_MIN_CHARACTERS", 5)
     monkeypatch.setattr(inputs, "_CHARACTERS_PER_TOKEN", 0)
     assert model.tokenize(words, 12).ids == whole.ids
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "bert"])
+def test_workers_give_the_tokens_of_views_that_the_model_gives(
+    family: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_model(family)
+    corpus = Corpus.of([*TEXTS, "…", "x" * 500])
+    numbers = list(range(len(corpus)))
+    views = ViewSettings(3, seed=4)
+    monkeypatch.setattr("layerscope.data.views.cores_here", lambda: 4)
+    monkeypatch.setattr(inputs, "_MIN_VIEWS_IN_POOL", 1)
+    with model.open_items(corpus, ReadSettings(12)) as reader:
+        rows = reader.read(numbers)
+        expected = reader.read_views(numbers, rows, views)
+        monkeypatch.setattr(model, "tokenize", tokenize_at_most(4, model.tokenize))
+        reader.start_views(views, len(corpus))
+        for _ in range(2):
+            made = reader.read_views(numbers, rows, views)
+            assert [list(ids) for ids in made.rows] == [list(ids) for ids in expected.rows]
+            assert made.empty == expected.empty
+    assert "worker" not in caplog.text
+
+
+def tokenize_at_most(most: int, tokenize: Any) -> Any:
+    """Return `tokenize`, which fails where this process tokenizes more texts than a check needs."""
+
+    def checked(texts: list[str], longest: int | None) -> Any:
+        assert len(texts) <= most
+        return tokenize(texts, longest)
+
+    return checked
 
 
 def test_a_limit_below_the_special_tokens_is_refused() -> None:

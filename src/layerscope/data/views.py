@@ -13,15 +13,20 @@ import math
 import random
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from layerscope.core.plugins import Registry
 from layerscope.data.workers import WorkerPool, cores_here
 from layerscope.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["AUGMENTERS", "Augmenter", "ViewSettings", "make_views", "stream_key"]
 
@@ -248,16 +253,50 @@ _MAX_WORKERS = 16
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """Augmented views: the number of views of each item, their seed and their augmenter."""
+    """Augmented views: the number of views of each item, their seed and their augmenter.
+
+    With a fast tokenizer, serialized, workers return their token ids, at most `max_length` each: a
+    GPU would wait for one process that tokenizes all views.
+    """
 
     count: int
     seed: int = 0
     augmenter: str = BUILTIN.name
+    tokenizer: str | None = None
+    max_length: int | None = None
 
 
-def answer_views(settings: ViewSettings, texts: list[str]) -> list[list[str]]:
-    """Return the views of texts. Workers call it."""
-    return make_views(texts, settings.count, settings.seed, settings.augmenter)
+def answer_views(
+    settings: ViewSettings, texts: list[str]
+) -> list[list[str]] | tuple[list[int], bytes]:
+    """Return the views of texts, or the token counts of all views and their ids. Workers call it.
+
+    It does without numpy, whose import would delay the first views of every worker.
+    """
+    views_of_texts = make_views(texts, settings.count, settings.seed, settings.augmenter)
+    if settings.tokenizer is None:
+        return views_of_texts
+    flat = [view for views in views_of_texts for view in views]
+    rows = token_ids(settings.tokenizer, flat, settings.max_length)
+    return [len(row) for row in rows], array("i", chain.from_iterable(rows)).tobytes()
+
+
+def token_ids(serialized: str, texts: list[str], max_length: int | None) -> list[list[int]]:
+    """Return the token ids of texts by a serialized fast tokenizer, cut from the right."""
+    encodings = _tokenizer(serialized, max_length).encode_batch_fast(texts)
+    return [encoding.ids for encoding in encodings]
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(serialized: str, max_length: int | None) -> Any:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(serialized)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if max_length is not None:
+        tokenizer.enable_truncation(max_length)
+    return tokenizer
 
 
 class ViewPool(AbstractContextManager["ViewPool"]):
@@ -277,9 +316,24 @@ class ViewPool(AbstractContextManager["ViewPool"]):
         """End the workers."""
         self.pool.close()
 
+    def set_tokenizer(self, serialized: str | None, max_length: int | None) -> None:
+        """Give the workers a tokenizer, before anything is made."""
+        self.pool.setup = replace(self.pool.setup, tokenizer=serialized, max_length=max_length)
+
     def make(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the views of every text, in order."""
+        """Return the views of every text, in order. For pools without a tokenizer."""
+        return [views for answer in self._answers(texts) for views in answer]
+
+    def make_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the token ids of all views, text by text. For pools with a tokenizer."""
+        import numpy as np
+
+        rows = []
+        for sizes, flat in self._answers(texts):
+            rows += np.split(np.frombuffer(flat, dtype=np.intc), np.cumsum(sizes)[:-1])
+        return rows
+
+    def _answers(self, texts: Sequence[str]) -> Iterator[Any]:
         # several requests for every worker: a GPU waits for the last of them
         size = max(1, min(_TEXTS_PER_REQUEST, len(texts) // (4 * max(1, self.pool.count))))
-        requests = [list(texts[i : i + size]) for i in range(0, len(texts), size)]
-        return [views for answer in self.pool.map(requests) for views in answer]
+        return self.pool.map(list(texts[i : i + size]) for i in range(0, len(texts), size))

@@ -20,7 +20,11 @@ log = logging.getLogger("layerscope")
 # A process without threads or a GPU that forks workers: they start in milliseconds.
 START = "spawn" if os.name == "nt" else "forkserver"
 # Nothing is imported from the current folder, and each worker uses one core.
-ENVIRONMENT = {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    "PYTHONSAFEPATH": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 Answer = Callable[[Any, Any], Any]
 
@@ -33,8 +37,9 @@ def cores_here() -> int:
 class WorkerPool(AbstractContextManager["WorkerPool"]):
     """Answers requests with `answer(setup, request)`, a function of a module, in child processes.
 
-    With fewer than two `workers` this process answers. If a worker dies, or raises an error, this
-    process answers that request and all that follow.
+    The workers start with the first request; until then `setup` may be replaced. With fewer than
+    two `workers` this process answers. If a worker dies, or raises an error, this process answers
+    that request and all that follow.
     """
 
     def __init__(self, answer: Answer, setup: Any, workers: int) -> None:
@@ -42,16 +47,13 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
         self.setup = setup
         self.count = workers if workers > 1 else 0
         self._executor: ProcessPoolExecutor | None = None
-        if self.count:
-            context = multiprocessing.get_context(START)
-            self._executor = ProcessPoolExecutor(self.count, context, _begin, (answer, setup))
-            if os.name != "nt":
-                # the server imports what the workers need while this process goes on
-                from multiprocessing import forkserver
+        if self.count and os.name != "nt":
+            # the server imports what the workers need while this process goes on
+            from multiprocessing import forkserver
 
-                with children_start():
-                    multiprocessing.set_forkserver_preload([answer.__module__])
-                    forkserver.ensure_running()
+            with children_start():
+                multiprocessing.set_forkserver_preload([answer.__module__])
+                forkserver.ensure_running()
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -66,10 +68,11 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
     def map(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Yield the answers, in the order of the requests."""
         remaining = list(requests)
-        if self._executor is not None:
+        if self.count:
             try:
                 with children_start():
-                    futures = [self._executor.submit(_answer, request) for request in remaining]
+                    executor = self._started()
+                    futures = [executor.submit(_answer, request) for request in remaining]
                 for future in futures:
                     yield future.result()
                     remaining.pop(0)
@@ -79,6 +82,13 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
                 self.close()
         for request in remaining:
             yield self.answer(self.setup, request)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._executor is None:
+            context = multiprocessing.get_context(START)
+            setup = (self.answer, self.setup)
+            self._executor = ProcessPoolExecutor(self.count, context, _begin, setup)
+        return self._executor
 
 
 @contextmanager

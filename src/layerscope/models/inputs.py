@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from layerscope.capture.batches import Batch
 from layerscope.data.items import Items
-from layerscope.data.views import ViewPool, ViewSettings, make_views
-from layerscope.errors import DataError
+from layerscope.data.views import ViewPool, ViewSettings, make_views, token_ids
+from layerscope.errors import DataError, LayerscopeError, ModelError
 
 Row = Sequence[int] | np.ndarray
 """One item as its model takes it: the token ids of a text."""
@@ -23,6 +23,7 @@ _MAX_TOKENS = 2_000_000  # 8 MB: more are made again when they are needed
 _MAX_TOKENS_GPU = 16 * _MAX_TOKENS  # a GPU would wait for them, and its host has the memory
 _MIN_VIEWS_IN_POOL = 2000  # fewer are made before the processes are up
 _SAMPLE_TOKENS = 64
+_COMPARED = 4  # texts whose tokens are compared before workers tokenize
 _CHARACTERS_PER_TOKEN, _MIN_CHARACTERS = 200, 20_000
 
 
@@ -38,6 +39,24 @@ def cut_by_characters(texts: Sequence[str], longest: int | None) -> tuple[list[s
     limit = longest * _CHARACTERS_PER_TOKEN + _MIN_CHARACTERS
     numbers = [i for i, text in enumerate(texts) if len(text) > limit]
     return [text[:limit] for text in texts], numbers
+
+
+@contextmanager
+def tokenizer_explained(name: str) -> Iterator[None]:
+    """Turn the error of a tokenizer whose files do not fit together into a clear one. It fails on
+    some texts only, such as those of new words."""
+    try:
+        yield
+    except LayerscopeError:
+        raise
+    except BaseException as error:  # a panic of the tokenizers library is not an Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+        raise ModelError(
+            f"the tokenizer of {name} cannot tokenize a text ({reason}). Its files are incomplete "
+            "or damaged: fetch them again."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -149,6 +168,7 @@ class TextReader(ItemReader):
         self.texts: Sequence[str] = self.items.texts
         self._requested_length = settings.max_length
         self._pool: ViewPool | None = None
+        self._workers_tokenize: bool | None = None  # None: not tried yet
 
     def _texts(self, numbers: Sequence[int] | np.ndarray) -> list[str]:
         return [self.texts[int(i)] for i in numbers]
@@ -189,6 +209,7 @@ class TextReader(ItemReader):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+            self._workers_tokenize = None
 
     def read_views(
         self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
@@ -196,16 +217,39 @@ class TextReader(ItemReader):
         """Return token ids of the views. A view in which the tokenizer finds no token is replaced
         by its text."""
         texts, _ = cut_by_characters(self._texts(numbers), self.max_length)
-        if self._pool is None:
-            views_of_texts = make_views(texts, views.count, views.seed, views.augmenter)
+        ids: list[Row]
+        if self._pool is not None and self._has_tokenizer(self._pool, texts):
+            with tokenizer_explained(self.model.name):
+                ids = list(self._pool.make_ids(texts))
         else:
-            views_of_texts = self._pool.make(texts)
-        flat = [view for several in views_of_texts for view in several]
-        ids: list[Row] = list(self.model.tokenize(flat, self.max_length).ids)
+            if self._pool is None:
+                views_of_texts = make_views(texts, views.count, views.seed, views.augmenter)
+            else:
+                views_of_texts = self._pool.make(texts)
+            flat = [view for several in views_of_texts for view in several]
+            ids = list(self.model.tokenize(flat, self.max_length).ids)
         empty = [i for i, row in enumerate(ids) if not len(row)]
         for i in empty:
             ids[i] = rows[i // views.count]
         return ViewInputs(ids, len(empty))
+
+    def _has_tokenizer(self, pool: ViewPool, texts: list[str]) -> bool:
+        """Give the workers the model's tokenizer, once, if it alone gives the model's tokens.
+
+        That takes a while, so it is done here, in the thread that reads views ahead.
+        """
+        if self._workers_tokenize is None:
+            self._workers_tokenize = False
+            backend = getattr(self.model.tokenizer, "backend_tokenizer", None)
+            if backend is not None:
+                serialized = backend.to_str()
+                few = texts[:_COMPARED]
+                with tokenizer_explained(self.model.name):
+                    rows = token_ids(serialized, few, self.max_length)
+                if rows == self.model.tokenize(few, self.max_length).ids:
+                    pool.set_tokenizer(serialized, self.max_length)
+                    self._workers_tokenize = True
+        return self._workers_tokenize
 
     def sample(self, number: int) -> Batch:
         length = min(self.max_length or _SAMPLE_TOKENS, _SAMPLE_TOKENS)

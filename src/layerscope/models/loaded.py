@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +18,15 @@ from torch import Tensor, nn
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, make_batch
 from layerscope.data.items import Items
-from layerscope.errors import DataError, InvalidValueError, LayerscopeError, ModelError
+from layerscope.errors import DataError, InvalidValueError, ModelError
 from layerscope.models import modules
-from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_by_characters
+from layerscope.models.inputs import (
+    ItemReader,
+    ReadSettings,
+    TextReader,
+    cut_by_characters,
+    tokenizer_explained,
+)
 
 FileState = tuple[int, int, int]
 
@@ -284,24 +289,6 @@ class LoadedModel:
             encodings = self._tokenizer(list(texts), **_IDS_ALONE).encodings
         ids = [encoding.ids for encoding in encodings]
         return ids, [[(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings]
-
-
-@contextmanager
-def tokenizer_explained(name: str) -> Iterator[None]:
-    """Turn the error of a tokenizer whose files do not fit together into a clear one. It fails on
-    some texts only, such as those of new words."""
-    try:
-        yield
-    except LayerscopeError:
-        raise
-    except BaseException as error:  # a panic of the tokenizers library is not an Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
-        raise ModelError(
-            f"the tokenizer of {name} cannot tokenize a text ({reason}). Its files are incomplete "
-            "or damaged: fetch them again."
-        ) from error
 
 
 def width_of(module: nn.Module, run: Callable[[], Any]) -> int:

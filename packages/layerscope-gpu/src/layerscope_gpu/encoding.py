@@ -49,7 +49,8 @@ def compile_for_profile(task: ProfileTask) -> None:
 
     One after the other they would take seconds. Where they cannot be compiled, they are not used.
     """
-    model, options = task.model, task.config.options
+    model = task.model
+    options = task.config.options
     tokens = task.config.max_length or model.max_length or 512
     prompts = len(task.items)
     sources = [
@@ -93,15 +94,22 @@ def encode_shards(
             task.reader, task.model, reducer, task.config, task.batch_size, prefetcher=prefetcher
         )
         write = stack.enter_context(write_behind(store))
+        queued = deque[QueuedShard]()
         for shard in shards:
-            write(encoder.run_ahead(plan, shard, bar.advance))
+            queued.append(encoder.run_ahead(plan, shard, bar.advance))
+            if len(queued) > 1:  # the host waits for a shard while the next one's passes are queued
+                write(encoder.finish(queued.popleft()))
+        for last in queued:
+            write(encoder.finish(last))
         return encoder.empty_views
 
 
 def encode_in_memory(task: ProfileTask, bar: Progress) -> EncodedItems:
     """Plan and encode items whose shards stay in memory. The first are run while the others are
     still looked at."""
-    model, config, reader = task.model, task.config, task.reader
+    model = task.model
+    config = task.config
+    reader = task.reader
     error = None
     compile_for_profile(task)
     with ExitStack() as stack:
@@ -171,9 +179,11 @@ def _run_in_memory(
 
     Which items share a batch does not depend on how long views take.
     """
-    views, queued = encoder.config.n_views, deque[QueuedShard]()
+    views = encoder.config.n_views
+    queued = deque[QueuedShard]()
     encoded: list[EncodedShard] = []
-    left, at_once = plan.shards[len(pending) :], MOST_PENDING if views else 1
+    left = plan.shards[len(pending) :]
+    at_once = MOST_PENDING if views else 1
     waiting = deque(left[i : i + at_once] for i in range(0, len(left), at_once))
     while waiting or pending or queued:
         if pending and (
@@ -243,6 +253,7 @@ class QueuedShard:
     pending: PendingShard
     finite: Sent
     values: Sent | None
+    pooled: Sent | None
 
 
 class DeviceEncoder(ShardEncoder):
@@ -254,16 +265,17 @@ class DeviceEncoder(ShardEncoder):
         self, *given: Any, on_device: bool = False, prefetcher: Prefetcher | None = None
     ) -> None:
         super().__init__(*given)
-        self.on_device, self.prefetcher = on_device, prefetcher
+        self.on_device = on_device
+        self.prefetcher = prefetcher
 
     def run_ahead(
         self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]
-    ) -> EncodedShard:
-        """Encode one shard's items and their views, which are read ahead."""
+    ) -> QueuedShard:
+        """Queue one shard's items and their views, which are read ahead."""
         pending = self.run_items_of(plan, [shard], advance)[0]
         if self.config.n_views:
             self.run_views_of(pending, advance)
-        return self.finish(self.queue(pending))
+        return self.queue(pending)
 
     def run_items_of(
         self,
@@ -326,7 +338,8 @@ class DeviceEncoder(ShardEncoder):
         waits."""
         finite = torch.isfinite(pending.pooled).all()
         values = None if pending.values is None else Sent(pending.values)
-        return QueuedShard(pending, Sent(finite), values)
+        pooled = None if self.on_device else Sent(pending.pooled)
+        return QueuedShard(pending, Sent(finite), values, pooled)
 
     def finish(self, queued: QueuedShard) -> EncodedShard:
         """Wait for a shard and check it."""
@@ -334,7 +347,7 @@ class DeviceEncoder(ShardEncoder):
         if not bool(queued.finite.get()):
             self.reducer.check(pooled)  # which finds the site and raises
         numbers = {} if queued.values is None else self.named(queued.values.get())
-        rows = pooled if self.on_device else pooled.cpu().numpy()
+        rows = pooled if queued.pooled is None else queued.pooled.get().numpy()
         return EncodedShard(queued.pending.shard, rows, numbers)
 
 
@@ -355,7 +368,8 @@ _MOST_IN_FIRST = 40  # items of the first: a GPU has nothing to do until their v
 def _first_shards(first: Part, per_batch: int, shard_size: int) -> list[np.ndarray]:
     """The items that are run first: one shard, or with views (`per_batch` items a batch) small ones
     and the others."""
-    some, shards = first.numbers[first.lengths > 0], []
+    some = first.numbers[first.lengths > 0]
+    shards = []
     for size in (batches * min(per_batch, _MOST_IN_FIRST) for batches in _FIRST_VIEWS if per_batch):
         if len(some) > size < shard_size:
             shards.append(some[:size])
@@ -387,7 +401,9 @@ class EarlyPlanner:
     def __init__(
         self, reader: ItemReader, shard_size: int, early: bool = True, per_batch: int = 0
     ) -> None:
-        self.reader, self.shard_size, self.per_batch = reader, shard_size, per_batch
+        self.reader = reader
+        self.shard_size = shard_size
+        self.per_batch = per_batch
         self._first = self._survey_largest() if early else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="layerscope-planning")
         self._rest: Future[Part] | None = None
@@ -466,7 +482,8 @@ class Prefetcher:
     def __init__(
         self, reader: ItemReader, plan: Plan, shards: Sequence[np.ndarray], views: ViewSettings
     ) -> None:
-        self.reader, self.view_settings = reader, views
+        self.reader = reader
+        self.view_settings = views
         self._order: dict[int, int] = {}
         self._shards: list[np.ndarray] = []
         self._rows: dict[int, Future[Sequence[Row]]] = {}
