@@ -242,7 +242,7 @@ def test_an_adapter_from_the_hub(hub: Hub, adapter_files: dict[str, bytes]) -> N
         again = load("org/tiny", adapters=[f"org/lora@{commit}"])
     assert again.identity["adapters"] == model.identity["adapters"]
     assert len(hub.log) == asked
-    with pytest.raises(LayerscopeError, match="holds an adapter, not a model"):
+    with pytest.raises(LayerscopeError, match="It is an adapter: load its base model"):
         load("org/lora")
 
 

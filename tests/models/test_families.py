@@ -168,15 +168,15 @@ class _Toy(nn.Module):
 
 def test_generic_failures_name_the_candidates() -> None:
     with pytest.raises(
-        ModelError, match=r"2 lists could be the blocks.*part0 \(2 × Linear\), part1 \(2 × Linear\)"
+        ModelError, match=r"2 lists of modules could be the blocks.*part0 \(2 × Linear\), part1 \(2 × Linear\)"
     ):
         wrap(_Toy(lists=2))
     with pytest.raises(
         ModelError,
-        match=r"final norm of _Toy could not be determined.*Norms outside the blocks: norm",
+        match=r"final norm of _Toy could not be determined.*neither.*Norms outside the blocks: norm",
     ):
         wrap(_Toy())
     config = AlbertConfig(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, embedding_size=8,
                                  intermediate_size=16, vocab_size=32)  # fmt: skip
-    with pytest.raises(ModelError, match="no list of modules of length num_hidden_layers = 3"):
+    with pytest.raises(ModelError, match="0 lists of modules of length num_hidden_layers = 3"):
         wrap(AlbertModel(config))

@@ -137,7 +137,7 @@ def test_devices(tmp_path: Path) -> None:
         load(tmp_path, device="gpu")
     if not torch.cuda.is_available():
         with pytest.raises(
-            ModelError, match=r"'cuda' is not available on this machine. Usable here: cpu"
+            ModelError, match=r"'cuda' is not available on this machine.* or use cpu"
         ):
             load(tmp_path, device="cuda")
     with pytest.raises(ModelError, match="either device or device_map"):
@@ -399,6 +399,6 @@ def test_a_cpu_without_bfloat16_units_reads_float32_unless_forced(
     assert "no bfloat16 units" in caplog.text
     caplog.clear()
     assert load(tmp_path, dtype="bfloat16", device="cpu").dtype == torch.bfloat16
-    assert "emulates" in caplog.text
+    assert not caplog.text
     monkeypatch.setattr(settings, "bfloat16_units", lambda: None)
     assert load(tmp_path, dtype="auto", device="cpu").dtype == torch.bfloat16

@@ -11,12 +11,11 @@ from torch import nn
 
 from layerscope.errors import ModelError
 from layerscope.extras import require
-from layerscope.models import adapters as adapting
 from layerscope.models import modules
 from layerscope.models.families import Family, declared_family, family_for
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
-from layerscope.models.pretrained import check_input
+from layerscope.models.pretrained import check_input, locate_adapter, merge_adapter
 from layerscope.models.settings import pick_device, pick_dtype, settle_bfloat16
 from layerscope.models.source import (
     Source,
@@ -61,7 +60,7 @@ def load(
             "goes to wrap()."
         )
     # Every option is checked before any weight is read.
-    options: dict[str, Any] = {
+    options = {
         "dtype": pick_dtype(dtype),
         "trust_remote_code": trust_remote_code,
         "attn_implementation": attn_implementation,
@@ -69,19 +68,18 @@ def load(
     }
     if family is not None:
         family_for(nn.Identity(), family)
-    if device_map is not None:
-        if device is not None:
-            raise ModelError("give either device or device_map, not both.")
-        require("device map")
+    if device_map is not None and device is not None:
+        raise ModelError("give either device or device_map, not both.")
     target = None if device_map is not None else pick_device(device)
-    if adapters:
-        require("adapters")
-    located = [adapting.locate(adapter) for adapter in adapters]
     places = {
         "revision": revision,
         "allow_pickle": allow_pickle,
         "trust_remote_code": trust_remote_code,
     }
+    for feature, is_used in (("device map", device_map is not None), ("adapters", bool(adapters))):
+        if is_used:
+            require(feature)
+    located = [locate_adapter(adapter) for adapter in adapters]
     source = find_source(spec, places)
     if source.gguf is not None:
         require("gguf")
@@ -97,7 +95,7 @@ def load(
     if attention is not None:
         declared.choose_attention(module, attention)
     for adapter in located:
-        module = adapting.merge(module, adapter)
+        module = merge_adapter(module, adapter)
     if target is not None:
         module = settle_bfloat16(module.to(target), options["dtype"], source.name)
     module.eval().requires_grad_(False)
@@ -115,8 +113,6 @@ def load(
         exported=source.exported(),
         adapters=[adapter.facts() for adapter in located],
     )
-    if source.kind == "hub":
-        model.identity["asked"] = revision or str(spec).partition("@")[2] or "main"
     model.files = files
     model.check_files()
     return model
@@ -172,7 +168,8 @@ def _check_remote_code(source: Source) -> None:
     """Refuse a model whose architecture exists only as Python files beside it."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    path, config = source.path, read_config(source.path)
+    path = source.path
+    config = read_config(path)
     model_type = config.get("model_type")
     if model_type in CONFIG_MAPPING or declared_family(config).has_own_classes:
         return

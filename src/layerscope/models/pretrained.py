@@ -1,22 +1,30 @@
-"""A model's files as transformers reads them: complete, or refused."""
+"""A model's files as transformers reads them, complete or refused; and adapters (LoRA and kin),
+merged into its weights."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from layerscope.core.files import exists, file_sha256
 from layerscope.errors import LayerscopeError, ModelError, one_line
 from layerscope.extras import missing
 from layerscope.models.modules import unwrap
-from layerscope.models.settings import quiet, without_advice
-from layerscope.models.source import Source
+from layerscope.models.settings import quiet
+from layerscope.models.source import Source, hub_snapshot
+
+__all__ = ["locate_adapter"]
 
 _OTHER_INPUTS = ("pixel_values", "input_values", "input_features")
 _PREPROCESSOR = "preprocessor_config.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_ADAPTER_PREFIX = "base_model.model."
 
 
 def read_pretrained(
@@ -46,19 +54,13 @@ def read_pretrained(
         raise ModelError(
             f"{source.name} could not be loaded from {source.path}: {one_line(str(error))}"
         ) from error
-    class_name = type(module).__name__
     absent = sorted(key for key in info["missing_keys"] if not re.search(unread, key))
-    if absent:
-        raise ModelError(
-            f"the checkpoint of {source.name} lacks {len(absent)} weights of {class_name} (e.g. "
-            f"{absent[0]}), which would be left random. The files are incomplete or belong to "
-            "another architecture."
-        )
     extra = sorted(info["unexpected_keys"]) if whole else []
-    if extra:
+    if absent or extra:
         raise ModelError(
-            f"{len(extra)} weights in {source.path} have no place in the {class_name} that its "
-            f"config.json describes (e.g. {extra[0]}). The files do not belong together."
+            f"the checkpoint of {source.name} lacks {len(absent)} weights of "
+            f"{type(module).__name__}, and {len(extra)} of its own have no place there (e.g. "
+            f"{[*absent, *extra][0]}). The files are incomplete or belong to another architecture."
         )
     return module, preparation
 
@@ -74,7 +76,8 @@ def read_text_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module,
     """Return the base model and the tokenizer from files."""
     from transformers import AutoModel, AutoTokenizer
 
-    if _lacks_tokenizer(source):
+    has_tokenizer = source.gguf or any(any(source.path.glob(name)) for name in _TOKENIZERS)
+    if not has_tokenizer and (source.path / _PREPROCESSOR).is_file():
         raise ModelError(
             f"{source.name} has no tokenizer but a {_PREPROCESSOR}: {missing('media')}"
         )
@@ -84,7 +87,6 @@ def read_text_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module,
     }
     if source.gguf:
         tokenizer_options["gguf_file"] = source.gguf
-    without_advice()
     loaded, tokenizer = read_pretrained(
         source,
         AutoModel,
@@ -98,7 +100,79 @@ def read_text_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module,
     return module, tokenizer
 
 
-def _lacks_tokenizer(source: Source) -> bool:
-    if source.gguf is not None or not (source.path / _PREPROCESSOR).is_file():
-        return False
-    return not any(any(source.path.glob(name)) for name in _TOKENIZERS)
+# Adapters
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter's folder on this machine; of one from the hub also its repository and commit."""
+
+    path: Path
+    name: str
+    revision: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what identifies it."""
+        commit = {"revision": self.revision} if self.revision else {}
+        return {"name": self.name, **commit, "sha256": file_sha256(self.path / _ADAPTER_WEIGHTS)}
+
+
+def locate_adapter(spec: str | Path) -> Adapter:
+    """Find an adapter: a folder, or a hub id org/name[@revision], which is downloaded where that is
+    allowed."""
+    path = Path(spec).expanduser()
+    adapter = Adapter(path, path.name)
+    if not exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
+        repo, _, revision = str(spec).partition("@")
+        path, commit = hub_snapshot(repo, revision or None)
+        adapter = Adapter(path, repo, commit)
+    for name in ("adapter_config.json", _ADAPTER_WEIGHTS):
+        if not (path / name).is_file():
+            raise ModelError(
+                f"{spec} holds no {name}. Give an adapter's folder, saved as safetensors."
+            )
+    return adapter
+
+
+def merge_adapter(module: nn.Module, adapter: Adapter) -> nn.Module:
+    """Return the module with the adapter merged into its weights."""
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    misfit = f"the adapter {adapter.path} does not fit {type(module).__name__}"
+    config = PeftConfig.from_pretrained(str(adapter.path))
+    config.task_type = None  # the base model has no head for a task
+    config.inference_mode = True
+    try:
+        adapted = get_peft_model(module, config)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"{misfit}: {error}") from error
+    state = _base_names(load_file(adapter.path / _ADAPTER_WEIGHTS), module)
+    result = set_peft_model_state_dict(adapted, state)
+    # peft ignores weights whose names do not match
+    unused = [key for key in result.unexpected_keys if "lm_head" not in key]
+    absent = [key for key in result.missing_keys if "lora_" in key or "modules_to_save" in key]
+    if unused or absent or not state:
+        example = (unused or absent or ["no weights"])[0]
+        raise ModelError(
+            f"{misfit}: {len(unused)} of its {len(state)} weights have no place and {len(absent)} "
+            f"places have no weights (e.g. {example}). Check that it was trained on this model."
+        )
+    if not hasattr(adapted, "merge_and_unload"):
+        raise ModelError(f"{misfit}: {config.peft_type} cannot be merged into the weights.")
+    merged: nn.Module = adapted.merge_and_unload()
+    if hasattr(merged, "peft_config"):
+        del merged.peft_config
+    return merged
+
+
+def _base_names(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Return the weights under the base model's names: those of adapters trained under a head have
+    one more level (`model.` or the like)."""
+    level = getattr(module, "base_model_prefix", "") or "model"
+    is_child = level in {name for name, _ in module.named_children()}
+    prefix = "" if is_child else f"{level}."
+    return {
+        _ADAPTER_PREFIX + name.removeprefix(_ADAPTER_PREFIX).removeprefix(prefix): value
+        for name, value in state.items()
+    }

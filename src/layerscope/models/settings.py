@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 
 import torch
 
-from layerscope.errors import ModelError, UnknownNameError
+from layerscope.errors import ModelError, UnknownNameError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ DTYPES = {
     "float64": torch.float64,
 }
 DEVICES = ("cpu", "cuda", "mps")
+_CPU_FACTS = Path("/proc/cpuinfo")
+_BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16", "bf16")  # the last on ARM
 
 
 def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
@@ -38,45 +41,29 @@ def pick_device(device: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if str(device).split(":")[0] not in DEVICES:
         raise UnknownNameError("device", str(device), DEVICES, "A GPU may be numbered: cuda:1.")
-    counts = {
-        "cpu": 1,
-        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
-        "mps": int(torch.backends.mps.is_available()),
-    }
-    usable = ", ".join(name for name, count in counts.items() if count)
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        gpus = torch.cuda.device_count()
         raise ModelError(
-            f"{str(device)!r} is not a device: {error}. Usable here: {usable}."
+            f"device {str(device)!r} is not available on this machine: {one_line(str(error))[:100]}. "
+            f"It has {gpus} GPUs, numbered from 0. Leave device= out, or use cpu."
         ) from error
-    if not counts[chosen.type]:
-        raise ModelError(
-            f"device {str(device)!r} is not available on this machine. Usable here: {usable}."
-        )
-    if (chosen.index or 0) >= counts[chosen.type]:
-        raise ModelError(
-            f"device {str(device)!r} does not exist: this machine has {counts[chosen.type]} "
-            "GPUs, numbered from 0."
-        )
     return chosen
-
-
-_CPU_FACTS = Path("/proc/cpuinfo")
-_BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16", "bf16")  # the last on ARM
 
 
 def bfloat16_units() -> str | None:
     """Return the units of this CPU that compute bfloat16; empty if it has none, None if unknown."""
     try:
-        lines = _CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
+        facts = _CPU_FACTS.read_text(encoding="utf-8", errors="replace").lower()
     except OSError:
         return None
-    for line in lines:
-        if line.lower().startswith(("flags", "features")):
-            features = line.split()
-            return next((unit for unit in _BFLOAT16_UNITS if unit in features), "")
-    return None
+    line = re.search(r"^(flags|features)\b.*", facts, re.MULTILINE)
+    if line is None:
+        return None
+    features = line[0].split()
+    return next((unit for unit in _BFLOAT16_UNITS if unit in features), "")
 
 
 def settle_bfloat16(
@@ -85,21 +72,15 @@ def settle_bfloat16(
     """Return a model in bfloat16 as float32 on a CPU that would emulate bfloat16, dozens of times
     slower; unless the user asked for bfloat16 by name."""
     weights = next(module.parameters(), None)
-    if weights is None or weights.dtype != torch.bfloat16 or weights.device.type != "cpu":
+    if dtype != "auto" or weights is None or weights.dtype != torch.bfloat16:
         return module
-    if bfloat16_units() != "":
+    if weights.device.type != "cpu" or bfloat16_units() != "":
         return module
-    if dtype == "auto":
-        log.warning(
-            "%s is read in float32: this CPU has no bfloat16 units. dtype=bfloat16 would force it.",
-            name,
-        )
-        return module.float()
     log.warning(
-        "this CPU has no bfloat16 units and emulates them, many times slower: leave dtype=bfloat16 "
-        "out for float32."
+        "%s is read in float32: this CPU has no bfloat16 units. dtype=bfloat16 would force it.",
+        name,
     )
-    return module
+    return module.float()
 
 
 @contextmanager
@@ -108,23 +89,18 @@ def quiet(bars: bool = False) -> Iterator[None]:
     bars of its own)."""
     import transformers.utils.logging as hf
 
-    level, shown = hf.get_verbosity(), hf.is_progress_bar_enabled()
+    # its advice on kernels for state-space models would break a progress bar
+    logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)
+    level = hf.get_verbosity()
+    has_bars = hf.is_progress_bar_enabled()
     hf.set_verbosity_error()
     hf.disable_progress_bar()
-    silence: AbstractContextManager[object] = nullcontext()
-    if bars:
-        silence = redirect_stderr(io.StringIO())
+    silence = redirect_stderr(io.StringIO()) if bars else nullcontext()
     try:
         with warnings.catch_warnings(), silence:
             warnings.simplefilter("ignore")
             yield
     finally:
         hf.set_verbosity(level)
-        if shown:
+        if has_bars:
             hf.enable_progress_bar()
-
-
-def without_advice() -> None:
-    """Keep transformers' advice on kernels for state-space models out of the terminal, where it
-    would break a progress bar."""
-    logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)

@@ -109,7 +109,7 @@ class Source:
         """Return whether the model's own pipeline scales its vectors to length 1."""
         if self.pipeline is None:
             return False
-        modules = read_json(self.pipeline / "modules.json", expect=list, error=ModelError)
+        modules = _pipeline_modules(self.pipeline)
         return any(str(module.get("type", "")).endswith(".Normalize") for module in modules)
 
     def exported(self) -> str | None:
@@ -133,40 +133,26 @@ def resolve(
 ) -> Source:
     """Find the files of a model, downloading them if that is allowed and needed."""
     text = str(spec)
-    path = Path(text).expanduser()
-    if text in catalogue() or exists(path):
+    if text in catalogue() or exists(text):
         if revision is not None:
             raise ModelError(f"{text} has one version only: leave out revision={revision!r}.")
         if text in catalogue():
             return _catalogue_source(text)
-        return _local_source(
-            path, one_line(Path(os.path.abspath(path)).name), "folder", allow_pickle
-        )
+        path = Path(text).expanduser()
+        name = one_line(Path(os.path.abspath(path)).name)
+        return _local_source(path, name, "folder", allow_pickle)
     if text in HUB_IDS:
         try:
             return resolve(HUB_IDS[text], revision=revision)
         except (OfflineError, DownloadError) as error:
             raise type(error)(f"{error} {zoo_hint(text)}") from error
-    match = _hub_id(spec)
-    if revision and match["revision"] and revision != match["revision"]:
-        raise ModelError(
-            f"two revisions were given: {match['revision']!r} in {text!r} and "
-            f"revision={revision!r}."
-        )
+    repo, named = _hub_id(spec)
+    if revision and named and revision != named:
+        raise ModelError(f"two revisions were given: {text!r} and revision={revision!r}.")
     folder, commit = hub_snapshot(
-        match["repo"],
-        revision or match["revision"],
-        pickles=allow_pickle,
-        code=trust_remote_code,
+        repo, revision or named, pickles=allow_pickle, code=trust_remote_code
     )
-    try:
-        return _local_source(folder, match["repo"], "hub", allow_pickle, commit)
-    except ModelError as error:
-        if not is_offline():
-            raise
-        raise OfflineError(
-            f"the local copy of {text} is not complete ({error}) and downloads are off."
-        ) from error
+    return _local_source(folder, repo, "hub", allow_pickle, commit)
 
 
 def check_name(spec: str | Path) -> None:
@@ -176,13 +162,14 @@ def check_name(spec: str | Path) -> None:
         _hub_id(spec)
 
 
-def _hub_id(spec: str | Path) -> re.Match[str]:
+def _hub_id(spec: str | Path) -> tuple[str, str | None]:
+    """Return the repository and the revision, if any, that a name asks for."""
     text = str(spec)
     check_zoo("model", text)
     match = _HUB_ID.fullmatch(text)
-    is_path = isinstance(spec, Path)
-    if match is not None and not is_path and not text.startswith((".", "~", "/")):
-        return match
+    is_path = isinstance(spec, Path) or text.startswith((".", "~", "/"))
+    if match is not None and not is_path:
+        return match["repo"], match["revision"]
     if is_path or "/" in text or text.endswith(".gguf"):
         raise ModelError(
             f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. "
@@ -210,20 +197,17 @@ def _local_source(
 ) -> Source:
     if root.is_file():
         if root.suffix != ".gguf":
-            raise ModelError(
-                f"{root} is a single file; only .gguf files can be loaded alone. Give the model's "
-                "folder."
-            )
+            raise ModelError(f"{root} is a single file, and no .gguf file. {MODEL_FORMS}")
         return _gguf_source(root, root.stem)
     path = _transformer_folder(root)
     weights = sorted(path.glob("*.safetensors"))
     gguf_files = sorted(path.glob("*.gguf"))
+    if len(gguf_files) > 1 and not weights:
+        names = ", ".join(file.name for file in gguf_files)
+        raise ModelError(
+            f"{path} holds {len(gguf_files)} GGUF files ({names}). Give the path of one of them."
+        )
     if gguf_files and not weights:
-        if len(gguf_files) > 1:
-            names = ", ".join(file.name for file in gguf_files)
-            raise ModelError(
-                f"{path} holds {len(gguf_files)} GGUF files ({names}). Give the path of one of them."
-            )
         return _gguf_source(gguf_files[0], name, revision)
     config = read_config(path)
     facts = _marker(path)
@@ -269,15 +253,19 @@ def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
 def _transformer_folder(path: Path) -> Path:
     """Return the folder of the transformer: older sentence-transformers folders keep it in a
     subfolder that modules.json names."""
-    file = path / "modules.json"
-    if (path / "config.json").is_file() or not file.is_file():
+    if (path / "config.json").is_file() or not (path / "modules.json").is_file():
         return path
-    modules = read_json(file, expect=list, error=ModelError)
-    name = str(modules[0].get("path", "")) if modules and isinstance(modules[0], dict) else ""
+    name = next((module.get("path", "") for module in _pipeline_modules(path)), "")
     # a plain name is a subfolder, not a way out
     if is_plain_name(name) and (path / name / "config.json").is_file():
         return path / name
     return path
+
+
+def _pipeline_modules(root: Path) -> list[dict[str, Any]]:
+    """Return the modules of a sentence-transformers folder."""
+    modules = read_json(root / "modules.json", expect=list, error=ModelError)
+    return [module for module in modules if isinstance(module, dict)]
 
 
 def _marker(path: Path) -> dict[str, Any]:
@@ -290,17 +278,12 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the folder's config.json."""
     file = path / "config.json"
     if not file.is_file():
+        hint = MODEL_FORMS
         if (path / "adapter_config.json").is_file():
-            raise ModelError(
-                f"{path} holds an adapter, not a model. Load its base model and pass "
-                f"adapters=[{str(path)!r}]."
-            )
-        if (path / MANIFEST).is_file():
-            raise ModelError(
-                f"{path} is the folder of a run, not a model: open it with "
-                f"layerscope.load_run({str(path)!r})."
-            )
-        raise ModelError(f"{path} is not a model folder: it holds no config.json. {MODEL_FORMS}")
+            hint = f"It is an adapter: load its base model and pass adapters=[{str(path)!r}]."
+        elif (path / MANIFEST).is_file():
+            hint = f"It is the folder of a run: open it with load_run({str(path)!r})."
+        raise ModelError(f"{path} is not a model folder: it holds no config.json. {hint}")
     config: dict[str, Any] = read_json(file, error=ModelError)
     if not isinstance(config.get("model_type", ""), str):
         raise ModelError(f"{file} names a model_type that is not text: {config['model_type']!r}.")

@@ -34,8 +34,8 @@ from layerscope.evaluation.run import Evaluation
 from layerscope.forward import BatchRunner, read_states
 from layerscope.metrics import Options, get_metric
 from layerscope.models import LoadedModel, catalogue, load, open_model
-from layerscope.models.adapters import locate
 from layerscope.models.load import find_source
+from layerscope.models.pretrained import locate_adapter
 from layerscope.models.source import files_sha256
 from layerscope.profiling import Profile, profile
 from layerscope.progress import Progress
@@ -143,7 +143,7 @@ def identify_files(model: str | Path, options: Mapping[str, Any]) -> dict[str, A
             file for pattern in ("*.json", "*.txt", "*.model") for file in source.path.glob(pattern)
         ),
         "adapters": [
-            files_sha256(locate(adapter).path.glob("*"))
+            files_sha256(locate_adapter(adapter).path.glob("*"))
             for adapter in options.get("adapters") or ()
         ],
     }
@@ -205,7 +205,8 @@ def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
 
 def _short(model: str | Path) -> str:
     """A folder by its name, anything else as it was written."""
-    path, text = Path(model).expanduser(), str(model)
+    path = Path(model).expanduser()
+    text = str(model)
     is_path = text.startswith(("/", ".", "~")) or exists(path)
     return path.resolve().name if is_path and text not in catalogue() else text
 
@@ -303,7 +304,8 @@ def reduce_prompts(
     """
     sites = expand_sites(None, model.anatomy)
     usable = [i for i, row in enumerate(prompts) if len(row)]
-    size, entropy = (len(sites), len(prompts)), {*fields} != {"vectors"}
+    size = (len(sites), len(prompts))
+    entropy = {*fields} != {"vectors"}
     out = {name: np.full(size, np.nan) for name in fields if name != "vectors"}
     if "vectors" in fields:
         out["vectors"] = np.full((*size, model.width), np.nan, dtype=np.float32)
