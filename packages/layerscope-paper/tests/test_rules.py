@@ -9,7 +9,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from layerscope.choose.prior import FILE
+from layerscope.choose.label_free import FILE
 from layerscope_paper.rules.comparison import Case, compare, coverage, evidence_cases, summarize
 from layerscope_paper.rules.gains import (
     FAMILIES,

@@ -11,7 +11,7 @@ import pytest
 from test_study_diversity import corpus, topic_of
 from tests.tiny import tiny_model
 
-from layerscope.choose.labels.probes import stratified_folds
+from layerscope.choose.label_scores import stratified_folds
 from layerscope.errors import DataError
 from layerscope_paper.studies.robustness import PERTURBATIONS, gain_over_last
 from layerscope_paper.studies.run import study

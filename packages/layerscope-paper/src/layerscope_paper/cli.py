@@ -75,8 +75,8 @@ def published(
         _show(as_json, value, lambda: terminal.print_comparison(compared, convention, overlays))
     if out is not None:
         footnote = (
-            "published results; scores: final norm at every layer; "
-            "metrics (wikitext / imagenet): at the last layer only"
+            "published results; scores: final norm at every layer; metrics (wikitext / imagenet): "
+            "at the last layer only"
         )
         _draw(summary.charts(models, convention, overlays), ", ".join(models), out, footnote)
 

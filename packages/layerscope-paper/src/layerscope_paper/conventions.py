@@ -29,7 +29,8 @@ MODELS = {
     "controlled-mlm": 140,
     "minilm-l6": 40,
 }  # N > D in the first two: DiME's feature side
-LENGTH, VIEWS = 32, 4
+LENGTH = 32
+VIEWS = 4
 
 
 def curves(model: str, texts: list[str], preset: str) -> pd.Series:
@@ -72,7 +73,8 @@ def report(table: pd.DataFrame) -> None:
         print(f"\nSpearman over layers, {name} against released\n{wide}")
     bent = table[table["metric"] == "curvature"]
     print(
-        f"\ncurvature: |signed − (π − absolute)| ≤ {(bent['paper'] - (math.pi - bent['released'])).abs().max():.3f} radians"
+        "\ncurvature: |signed − (π − absolute)| ≤ "
+        f"{(bent['paper'] - (math.pi - bent['released'])).abs().max():.3f} radians"
     )
 
 

@@ -22,7 +22,8 @@ def nlpaug_view(text: str, *, seed: int, view: int) -> str:
     """
     steps = _steps()
     key = stream_key(text, seed, view)
-    python_state, numpy_state = random.getstate(), np.random.get_state()
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
     try:
         # nlpaug draws from the global streams of both; numpy takes 32 bits.
         random.seed(key)

@@ -49,8 +49,9 @@ def print_models(models: pd.DataFrame) -> None:
         table.add_row(str(name), *(str(count) if count else "–" for count in counts))
     console.print(table)
     console.print(
-        "layers: states, embeddings included · tasks: with an MTEB score, and at all layers · MTEB: its datasets with metrics · "
-        "wikitext, imagenet: metrics there · probe: single layers with an image probe",
+        "layers: states, embeddings included · tasks: with an MTEB score, and at all layers · "
+        "MTEB: its datasets with metrics · wikitext, imagenet: metrics there · probe: single "
+        "layers with an image probe",
         style="dim",
     )
 
@@ -59,9 +60,11 @@ def print_model(summary: dict[str, Any], overlays: Sequence[Overlay] = ()) -> No
     """One model: its mean score, its tasks, its metrics; then runs beside it."""
     console = Console()
     console.print(
-        f"\n[bold]{escape(summary['model'])}[/]  published results, {summary['convention']} convention, scores × 100"
+        f"\n[bold]{escape(summary['model'])}[/]  published results, {summary['convention']} "
+        "convention, scores × 100"
     )
-    scores, metrics = summary["scores"], summary["metrics"]
+    scores = summary["scores"]
+    metrics = summary["metrics"]
     if scores is None:
         console.print("No scores were published.")
     else:
@@ -78,19 +81,23 @@ def print_model(summary: dict[str, Any], overlays: Sequence[Overlay] = ()) -> No
             ]
             tasks.add_row(escape(row["task"]), *values)
         console.print(tasks)
-        mean, layers = scores["mean"], scores["layers"]
+        mean = scores["mean"]
+        layers = scores["layers"]
         if mean:
             at = max(range(len(mean)), key=lambda i: mean[i])
             console.print(
-                f"mean over {scores['mean_over']} tasks  {sparkline(mean)}  best {mean[at]:.2f} @ {layers[at]}, "
-                f"last {mean[-1]:.2f} (layers {layers[0]}–{layers[-1]}, final norm at every layer)"
+                f"mean over {scores['mean_over']} tasks  {sparkline(mean)}  best {mean[at]:.2f} @ "
+                f"{layers[at]}, last {mean[-1]:.2f} (layers {layers[0]}–{layers[-1]}, final norm "
+                "at every layer)"
             )
     probe = summary.get("probe")
     if probe is not None:
-        best, last = probe["best"], probe["last"]
+        best = probe["best"]
+        last = probe["last"]
         console.print(
-            f"attention probe, ImageNet-100  {sparkline(probe['top1'])}  best {best['top1']:.1f} % @ {best['layer']}, last "
-            f"probed {last['top1']:.1f} % @ {last['layer']} (layers {probe['layers'][0]}–{last['layer']} of 24)"
+            f"attention probe, ImageNet-100  {sparkline(probe['top1'])}  best {best['top1']:.1f} % "
+            f"@ {best['layer']}, last probed {last['top1']:.1f} % @ {last['layer']} (layers "
+            f"{probe['layers'][0]}–{last['layer']} of 24)"
         )
     if metrics is None:
         console.print("No metrics were published on wikitext or imagenet.")
@@ -153,7 +160,10 @@ def print_comparison(
         else "no shared tasks with scores"
     )
     console.print(
-        f"{shared}, {convention} convention, × 100 · valley: nats of prompt entropy below the lower shoulder",
+        (
+            f"{shared}, {convention} convention, × 100 · valley: nats of prompt entropy below the "
+            "lower shoulder"
+        ),
         style="dim",
     )
     for overlay in overlays:
@@ -164,14 +174,16 @@ def print_overlay(overlay: Overlay, console: Console) -> None:
     """What of a run was laid over the atlas, how far it is from it, and what was not."""
     names = sorted(set(overlay.metrics["metric"])) + sorted(set(overlay.scores["task"]))
     console.print(
-        f"\nyour run [bold]{escape(overlay.name)}[/]: laid over: {escape(', '.join(names)) or 'nothing'}"
+        f"\nyour run [bold]{escape(overlay.name)}[/]: laid over: "
+        f"{escape(', '.join(names)) or 'nothing'}"
     )
     for (model, name), rows in overlay.cells.groupby(["model", "name"], sort=False):
-        gaps, most = (
-            rows["difference"],
-            rows.iloc[int(rows["difference"].abs().to_numpy(float).argmax())],
+        gaps = rows["difference"]
+        most = rows.iloc[int(rows["difference"].abs().to_numpy(float).argmax())]
+        told = (
+            f"{len(rows)} layers, mean difference {gaps.mean():+.4g}, largest "
+            f"{most['difference']:+.4g} at layer {most['layer']}"
         )
-        told = f"{len(rows)} layers, mean difference {gaps.mean():+.4g}, largest {most['difference']:+.4g} at layer {most['layer']}"
         console.print(f"  {escape(str(name))} beside {escape(str(model))}: {told}")
     for name, reasons in overlay.differs.items():
         console.print(f"  [yellow]left out[/] {escape(name)}: {escape('; '.join(reasons))}")
@@ -179,7 +191,10 @@ def print_overlay(overlay: Overlay, console: Console) -> None:
         console.print(f"  [dim]note {escape(note)}[/]")
     if overlay.differs and not overlay.metrics.size and not overlay.scores.size:
         console.print(
-            "  a profile with the preset `released` (docs/conventions.md) makes metrics that compare with the published ones.",
+            (
+                "  a profile with the preset `released` (docs/conventions.md) makes metrics that "
+                "compare with the published ones."
+            ),
             style="dim",
         )
 
@@ -236,9 +251,11 @@ def print_correlations(correlations: Correlations, tables: Tables) -> None:
         mine = correlations.layers[correlations.layers["measure"] == measure].sort_values(
             "value", key=abs, ascending=False
         )
-        layers, most = int(mine["layers"].max()), int(mine["tasks"].max())
+        layers = int(mine["layers"].max())
+        most = int(mine["tasks"].max())
         console.print(
-            f"\n{MEASURE_NAMES[measure]}  one point per layer ({layers} layers, mean over up to {most} tasks)"
+            f"\n{MEASURE_NAMES[measure]}  one point per layer ({layers} layers, mean over up to "
+            f"{most} tasks)"
         )
         table = numeric_table(
             "metric",
@@ -260,13 +277,15 @@ def print_correlations(correlations: Correlations, tables: Tables) -> None:
         if weak:
             cases = f"{min(weak):.0%} to {max(weak):.0%} of cases, by metric"
             console.print(
-                f"where p ≥ 0.05, a relation is not shown; one of r = {RELATED} would be found in {cases}"
+                f"where p ≥ 0.05, a relation is not shown; one of r = {RELATED} would be found in "
+                f"{cases}"
             )
     console.print(
-        "by chance: mean and 95 % limit of unrelated curves that keep the scores' bend and last layer and are as smooth (of the "
-        "size, for ρ and τ), by random phase or permuted increments, whichever reaches further; p: the larger of the two, "
-        "corrected for all metrics by their common draws · tasks: median over single tasks; over tasks: p of their mean, all "
-        "tasks drawn together; beyond: share of them with adjusted p < 0.05",
+        "by chance: mean and 95 % limit of unrelated curves that keep the scores' bend and last "
+        "layer and are as smooth (of the size, for ρ and τ), by random phase or permuted "
+        "increments, whichever reaches further; p: the larger of the two, corrected for all "
+        "metrics by their common draws · tasks: median over single tasks; over tasks: p of their "
+        "mean, all tasks drawn together; beyond: share of them with adjusted p < 0.05",
         style="dim",
     )
     print_notes(console, tables.notes)
@@ -282,7 +301,8 @@ def print_over_models(found: ModelCorrelations, families: dict[str, str]) -> Non
     """One block per measure: the test over families of models; then what could not be tested."""
     console = Console()
     console.print(
-        f"\n[bold]{len(families)} models of {len(set(families.values()))} families[/]  {escape(', '.join(families))}"
+        f"\n[bold]{len(families)} models of {len(set(families.values()))} families[/]  "
+        f"{escape(', '.join(families))}"
     )
     for measure in dict.fromkeys(found.table["measure"]):
         mine = found.table[found.table["measure"] == measure].sort_values("p")
@@ -301,14 +321,15 @@ def print_over_models(found: ModelCorrelations, families: dict[str, str]) -> Non
             )
         console.print(table)
     console.print(
-        "z: where a model's mean correlation over tasks lies among unrelated curves as smooth, as a normal score (of two nulls "
-        "the one nearer to 0) · t, p: whether its mean over families differs from 0; for distance correlation, exceeds it · same "
-        "sign: share of models",
+        "z: where a model's mean correlation over tasks lies among unrelated curves as smooth, as "
+        "a normal score (of two nulls the one nearer to 0) · t, p: whether its mean over families "
+        "differs from 0; for distance correlation, exceeds it · same sign: share of models",
         style="dim",
     )
     for one in found.undefined[:1]:
         console.print(
-            f"[yellow]undefined[/] {len(found.undefined)} tests, such as {escape(one['metric'])}: {escape(one['reason'])}"
+            f"[yellow]undefined[/] {len(found.undefined)} tests, such as {escape(one['metric'])}: "
+            f"{escape(one['reason'])}"
         )
 
 
@@ -322,8 +343,14 @@ def _without_last(table: Any) -> str:
         (moves > 0.1) | ((known["p_adjusted"] < 0.05) != (known["p_without_last"] < 0.05))
     ]
     if changed.empty:
-        return f"without the last layer no value moves by more than {moves.max():.2f}, and no verdict changes"
-    told = "{0.metric} {0.value:.2f} → {0.value_without_last:.2f} (p {0.p_adjusted:.2f} → {0.p_without_last:.2f})"
+        return (
+            f"without the last layer no value moves by more than {moves.max():.2f}, and no verdict "
+            "changes"
+        )
+    told = (
+        "{0.metric} {0.value:.2f} → {0.value_without_last:.2f} (p {0.p_adjusted:.2f} → "
+        "{0.p_without_last:.2f})"
+    )
     return f"without the last layer: {', '.join(told.format(row) for row in changed.itertuples())}"
 
 

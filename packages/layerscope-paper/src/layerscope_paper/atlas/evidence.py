@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from layerscope.choose.evidence import Curve, Evidence
+from layerscope.choose.label_free import Curve, Evidence
 from layerscope_paper.atlas.overlay import OURS
 from layerscope_paper.atlas.queries import metric_values
 from layerscope_paper.atlas.tables import find_model
@@ -42,6 +42,4 @@ def published_evidence(name: str) -> Evidence:
         model=model.name,
         n_blocks=blocks,
         curves=curves,
-        final_norm="hf",
-        has_final_norm=not model.family.startswith("bert"),
     )

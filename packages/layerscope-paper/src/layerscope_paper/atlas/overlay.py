@@ -96,7 +96,8 @@ def load_overlay(path: str | Path) -> Overlay:
     run: Any = load_run(path)
     if run.kind not in ("profile", "evaluation"):
         raise RunFolderError(
-            f"{path} holds a run of kind {run.kind}: a profile or an evaluation is compared with the atlas."
+            f"{path} holds a run of kind {run.kind}: a profile or an evaluation is compared with "
+            "the atlas."
         )
     overlay = overlay_scores(run) if run.kind == "evaluation" else overlay_metrics(run)
     overlay.folder = str(path)
@@ -126,7 +127,8 @@ def by_label(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
 def overlay_metrics(run: Profile) -> Overlay:
     """The curves of a profile that were made as the published ones were."""
     conventions = run.manifest["conventions"]
-    comparable, differs = [], {}
+    comparable = []
+    differs = {}
     measured = set(run.table["metric"])
     for theirs, ours in OURS.items():
         if ours not in measured:
@@ -144,17 +146,18 @@ def overlay_metrics(run: Profile) -> Overlay:
         ]
     if comparable and "image_tokens" in conventions:
         out.notes.append(
-            f"your values are on {run.manifest['counts']['prompts']} images of {run.manifest['corpus']['name']}; the "
-            "published ones on ImageNet's validation images at 224 pixels, in half precision, and MAE's with its patches "
-            "shuffled."
+            f"your values are on {run.manifest['counts']['prompts']} images of "
+            f"{run.manifest['corpus']['name']}; the published ones on ImageNet's validation images "
+            "at 224 pixels, in half precision, and MAE's with its patches shuffled."
         )
     elif comparable:
         corpus = run.manifest["corpus"]["name"]
         prompts = run.manifest["counts"]["prompts"]
         out.notes.append(
-            f"your values are on {prompts} prompts of {corpus}, up to {Reading.of(conventions).max_length} tokens; the "
-            "published ones on 472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over "
-            "prompts with their number."
+            f"your values are on {prompts} prompts of {corpus}, up to "
+            f"{Reading.of(conventions).max_length} tokens; the published ones on 472 prompts of "
+            "wikitext. Prompt entropy grows with the prompts' length, the metrics over prompts "
+            "with their number."
         )
     return out
 
@@ -177,7 +180,8 @@ def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]
             reasons.append(f"{name} is {settings.get(name)}, the published code has {wanted}")
     if metric in ("infonce", "lidar", "dime") and images:
         reasons.append(
-            "views are made by layerscope's augmentations, the published ones by SimCLR's, which are stronger"
+            "views are made by layerscope's augmentations, the published ones by SimCLR's, which "
+            "are stronger"
         )
     elif metric in ("infonce", "lidar", "dime"):
         if conventions.get("augmenter") != "nlpaug":
@@ -195,7 +199,9 @@ def overlay_scores(evaluation: Evaluation) -> Overlay:
     from layerscope_paper.atlas.tables import stored_table
 
     published = set(stored_table("tasks")["task"].astype(str))
-    scores, differs, comparable = evaluation.scores, {}, []
+    scores = evaluation.scores
+    differs = {}
+    comparable = []
     mask = pd.Series(True, index=scores.index)
     for column, wanted in READOUT.items():
         mask &= scores[column] == wanted
@@ -232,10 +238,12 @@ def _task_differences(
     if rows.empty:
         return [f"no scores under the published readout {Readout().name}"]
     reasons = []
-    subsets, splits = sorted(set(rows["subset"])), sorted(set(rows["split"]))
+    subsets = sorted(set(rows["subset"]))
+    splits = sorted(set(rows["split"]))
     if task in _SUBSETS and subsets != _SUBSETS[task]:
         reasons.append(
-            f"subsets {', '.join(subsets)}; the english convention has {' and '.join(_SUBSETS[task])}"
+            f"subsets {', '.join(subsets)}; the english convention has "
+            f"{' and '.join(_SUBSETS[task])}"
         )
     if splits != ["test"]:
         reasons.append(f"split {', '.join(splits)}, the published scores are on test")

@@ -12,7 +12,10 @@ from layerscope_paper.atlas.tables import AtlasModel, as_text, find_model, store
 from layerscope_paper.correlation.study import Tables
 
 CONVENTIONS = {
-    "authors": "the first subset listed, as the authors' code reads it; for STS17 a different language pair at different layers",
+    "authors": (
+        "the first subset listed, as the authors' code reads it; for STS17 a different language "
+        "pair at different layers"
+    ),
     "english": "STS17 = en-en, AmazonCounterfactual = mean of en and en-ext, at every layer",
 }
 MTEB = "mteb"  # stands for all MTEB datasets
@@ -36,7 +39,8 @@ def _selected_scores(known: AtlasModel, convention: str) -> pd.DataFrame:
     table = _rows(known, "scores")
     if table.empty:
         raise LayerscopeError(
-            f"the atlas has no scores of {known.name}. `layerscope-paper published` says what each model has."
+            f"the atlas has no scores of {known.name}. `layerscope-paper published` says what each "
+            "model has."
         )
     table = as_text(table[table["split"] == "test"])
     if convention == "authors":
@@ -88,7 +92,8 @@ def _selected_values(
     table = _rows(known, "metrics")
     if table.empty:
         raise LayerscopeError(
-            f"the atlas has no metrics of {known.name}. `layerscope-paper published` says what each model has."
+            f"the atlas has no metrics of {known.name}. `layerscope-paper published` says what "
+            "each model has."
         )
     if metric is not None:
         table = _only(table, "metric", metric, known)
@@ -115,7 +120,8 @@ def _selected_values(
     table = table[(on_mteb & (table["split"] == "test")) | (~on_mteb & (rank == first))]
     undefined = int(table["value"].isna().sum())
     table = table.dropna(subset=["value"])
-    layer, entries = table["layer"].astype(int), table["num_layers_in_file"].astype(int)
+    layer = table["layer"].astype(int)
+    entries = table["num_layers_in_file"].astype(int)
     # the published lists of aim have no entry for the embeddings: entry 0 is block 1
     depth = (layer + 1) / entries if known.family == "aim" else layer / (entries - 1)
     values = table.assign(layer=layer, depth=depth, task=table["dataset"].map(task_of))
@@ -163,11 +169,15 @@ def correlation_tables(model: str, convention: str = "english") -> Tables:
         "metrics_on": where,
     }
     notes = [
-        "curvature is the released code's (absolute cosine); rank correlations of the signed angle have the opposite sign."
+        (
+            "curvature is the released code's (absolute cosine); rank correlations of the signed "
+            "angle have the opposite sign."
+        )
     ]
     if not known.family.startswith("bert"):
         notes.append(
-            "metrics: final norm at the last layer only; scores: at every layer. They describe different vectors below it."
+            "metrics: final norm at the last layer only; scores: at every layer. They describe "
+            "different vectors below it."
         )
     if (where == "mteb" and known.family.startswith("LLM2Vec")) or (
         values["split"] == "train(unrecorded)"
@@ -202,7 +212,8 @@ def probe_accuracies(model: str | AtlasModel) -> pd.DataFrame:
     ]
     if table.empty:
         raise LayerscopeError(
-            f"the atlas has no attention probe of {known.name}. `layerscope-paper published` says what each model has."
+            f"the atlas has no attention probe of {known.name}. `layerscope-paper published` says "
+            "what each model has."
         )
     wide = table[table["metric"].isin(["val_acc1", "val_acc5"])].pivot_table(
         "value", "first_layer", "metric", aggfunc="last"
@@ -210,8 +221,6 @@ def probe_accuracies(model: str | AtlasModel) -> pd.DataFrame:
     label = wide.index.to_numpy().astype(int)
     layer = label if known.family in LABEL_IS_LAYER else label - 1
     accuracies = pd.DataFrame({"layer": layer, "depth": layer / BLOCKS, "label": label})
-    accuracies["top1"], accuracies["top5"] = (
-        wide["val_acc1"].to_numpy(float),
-        wide["val_acc5"].to_numpy(float),
-    )
+    accuracies["top1"] = wide["val_acc1"].to_numpy(float)
+    accuracies["top5"] = wide["val_acc5"].to_numpy(float)
     return accuracies.sort_values("layer", ignore_index=True)

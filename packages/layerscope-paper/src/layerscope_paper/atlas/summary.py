@@ -48,7 +48,8 @@ def task_table(scores: pd.DataFrame) -> pd.DataFrame:
     a score. Scores × 100."""
     rows = []
     for task, own in scores.groupby("task", sort=True):
-        top, last = highest(own, "score"), highest(own, "layer")
+        top = highest(own, "score")
+        last = highest(own, "layer")
         rows.append(
             {
                 "task": task,
@@ -82,7 +83,8 @@ def metric_table(values: pd.DataFrame) -> list[dict[str, Any]]:
 def show(name: str, convention: str = "english") -> dict[str, Any]:
     """What the atlas holds of one model, as plain values."""
     model = find_model(name)
-    scores, values = or_none(select_scores, model, convention), drawn_metrics(model)
+    scores = or_none(select_scores, model, convention)
+    values = drawn_metrics(model)
     summary: dict[str, Any] = {
         "model": model.name,
         "convention": convention,
@@ -100,7 +102,8 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
             "tasks": task_table(scores).to_dict(orient="records"),
         }
     if values is not None:
-        dataset, split = str(values["dataset"].iloc[0]), str(values["split"].iloc[0])
+        dataset = str(values["dataset"].iloc[0])
+        split = str(values["split"].iloc[0])
         summary["metrics"] = {
             "dataset": dataset,
             "split": split,
@@ -109,7 +112,8 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
         }
     probes = or_none(probe_accuracies, model)
     if probes is not None:
-        top, last = highest(probes, "top1"), probes.iloc[-1]
+        top = highest(probes, "top1")
+        last = probes.iloc[-1]
         summary["probe"] = {
             "dataset": "imagenet100",
             "layers": probes["layer"].tolist(),
@@ -124,7 +128,8 @@ class _Side:
     """Published models and a user's runs side by side: what each has, by the name its line has."""
 
     def __init__(self, names: Sequence[str], convention: str, overlays: Sequence[Overlay]) -> None:
-        self.models, runs = [find_model(name) for name in names], by_label(overlays)
+        self.models = [find_model(name) for name in names]
+        runs = by_label(overlays)
         self.order = [*(model.name for model in self.models), *runs]
         scores = {m.name: or_none(select_scores, m, convention) for m in self.models} | {
             name: run.scores for name, run in runs.items()
@@ -175,7 +180,8 @@ def compare(
         }
         if name in side.means:
             means = side.means[name]
-            top, last = highest(means, "score"), means.iloc[-1]
+            top = highest(means, "score")
+            last = means.iloc[-1]
             row |= {
                 "tasks": len(side.tasks),
                 "best": top["score"],
@@ -235,7 +241,8 @@ def lay_beside(
 def _cells(overlay: Overlay, model: str, convention: str) -> pd.DataFrame:
     """Every value that the atlas has of a model and the run has too; none where the run has another
     number of layers."""
-    found, known = [], find_model(model)
+    found = []
+    known = find_model(model)
     published = drawn_metrics(known), or_none(select_scores, known, convention)
     for theirs, mine in zip(published, (overlay.metrics, overlay.scores), strict=True):
         if theirs is not None and len(mine):

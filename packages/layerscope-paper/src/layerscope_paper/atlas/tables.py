@@ -167,11 +167,9 @@ def models() -> pd.DataFrame:
     the datasets with metrics, `wikitext` and `imagenet` the metrics there; `probe_layers` counts
     the single layers with an image probe.
     """
-    scores, metrics, vision = (
-        stored_table("scores"),
-        stored_table("metrics"),
-        stored_table("vision"),
-    )
+    scores = stored_table("scores")
+    metrics = stored_table("metrics")
+    vision = stored_table("vision")
     scores = scores[(scores["split"] == "test") & scores["main_score"].notna()]
     metrics = metrics[metrics["value"].notna()]
     probes = vision[

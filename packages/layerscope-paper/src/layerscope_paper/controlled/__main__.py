@@ -23,7 +23,8 @@ def main(given: list[str] | None = None) -> None:
     for name in ("steps", "batch", "length", "width", "blocks", "heads", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Plan, name))
     options = vars(parser.parse_args(given))
-    out, objectives = options.pop("out"), options.pop("objectives")
+    out = options.pop("out")
+    objectives = options.pop("objectives")
     streams = read_texts(load_corpus(options.pop("data")).texts)
     plan = Plan(**options)
     for objective in objectives:

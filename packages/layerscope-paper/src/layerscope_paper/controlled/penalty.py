@@ -60,7 +60,8 @@ class LayerPenalty:
         """The term of the forward pass just made; the states of each pass are used once."""
         if not self._states:
             raise ModelError("call term() once after each forward pass with gradients.")
-        states, self._states = self._states, []
+        states = self._states
+        self._states = []
         return self.weight * torch.stack([token_entropies(each).mean() for each in states]).mean()
 
     def __enter__(self) -> Self:

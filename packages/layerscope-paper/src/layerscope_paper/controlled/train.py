@@ -160,7 +160,8 @@ def train(
     model = build(objective, vocabulary, *shape, plan.seed).to(device).train()
     optimizer = _make_optimizer(model, plan)
     # the same texts in the same order, and the same masks, for every model of a seed
-    draws, stream = _generators(plan.seed + 1), streams.train.to(device)
+    draws = _generators(plan.seed + 1)
+    stream = streams.train.to(device)
     autocast = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
     loss = torch.tensor(math.nan)
     with LayerPenalty(model, *penalty) if penalty else nullcontext() as term:

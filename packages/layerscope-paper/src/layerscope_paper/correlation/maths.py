@@ -33,7 +33,9 @@ from numpy.typing import ArrayLike
 from layerscope.core.statistics import Array, bootstrap_rows, mean_ranks
 
 _CHUNK = 4_000_000  # elements of one batch of matrices: 32 MB
-_MOST_SHIFT = 0.7  # standard deviations; covers 83 to 95 % for dependent pairs of 13 and 25 points, against 55 to 93 % unbounded
+# standard deviations; covers 83 to 95 % for dependent pairs of 13 and 25 points, against 55 to 93 %
+# unbounded
+_MOST_SHIFT = 0.7
 _FLAT = 1e-12  # a series whose spread is below this share of its size is constant
 
 
@@ -166,8 +168,10 @@ def _permuted_increments(ys: Array, count: int, rng: np.random.Generator) -> Arr
 
 
 NULLS: dict[str, Callable[[Array, int, np.random.Generator], Array]] = {
-    "random phase": _random_phase,  # the same waves about the line from the first layer to the last, each shifted at random
-    "permuted increments": _permuted_increments,  # the same steps from layer to layer, in random order
+    # the same waves about the line from the first layer to the last, each shifted at random
+    "random phase": _random_phase,
+    # the same steps from layer to layer, in random order
+    "permuted increments": _permuted_increments,
 }
 
 
@@ -197,7 +201,8 @@ def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> di
     [('permuted increments', (10, 5)), ('random phase', (10, 5))]
     """
     ys = np.atleast_2d(np.asarray(y, dtype=float))
-    inner, last = ys[:, :-1], np.broadcast_to(ys[:, -1:], (count, len(ys), 1))
+    inner = ys[:, :-1]
+    last = np.broadcast_to(ys[:, -1:], (count, len(ys), 1))
     shape = kept_shape(inner)
     drawn = {}
     for i, (kind, draw) in enumerate(NULLS.items()):
@@ -250,13 +255,16 @@ def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) 
     draw."""
     kind = MEASURES[measure]
     value = kind.strength(np.atleast_1d(np.asarray(observed, float)))[:, None]
-    p, mean, limit = {}, {}, {}
+    p = {}
+    mean = {}
+    limit = {}
     for name, drawn in nulls.items():
         null = kind.strength(drawn)
         # the share at least as strong, the observed curve included; equal values differ in their
         # last bits
         p[name] = (1 + (null >= value - 1e-12).sum(axis=1)) / (1 + null.shape[1])
-        mean[name], limit[name] = null.mean(axis=1), np.quantile(null, 0.95, axis=1)
+        mean[name] = null.mean(axis=1)
+        limit[name] = np.quantile(null, 0.95, axis=1)
     out = []
     for i in range(len(value)):
         widest = max(limit, key=lambda name: float(limit[name][i]))
@@ -325,7 +333,8 @@ def bootstrap_interval(
     kind = MEASURES[measure]
     n = len(x)
     rows = bootstrap_rows(n, draws, seed)
-    x, y = np.asarray(x, float), np.asarray(y, float)
+    x = np.asarray(x, float)
+    y = np.asarray(y, float)
     step = max(1, _CHUNK // (n * n))
     parts = [
         kind.finish(_gamma(kind.matrix(x[r]), kind.matrix(y[r])))

@@ -33,7 +33,8 @@ from layerscope_paper.correlation.adjust import holm, min_p
 
 FEWEST_TASKS = 2
 FEWEST_FAMILIES = 3  # a t-test over two has one degree of freedom
-LEAST_SPREAD = 0.25  # of normal scores: those beyond every surrogate are equal, which says nothing about how models vary
+# of normal scores: those beyond every surrogate are equal, which says nothing about how models vary
+LEAST_SPREAD = 0.25
 
 TASK_COLUMNS = [
     "metric", "measure", "value", "p", "p_adjusted", "p_phase", "p_increments", "z", "null_mean", "null_95", "layers", "tasks",
@@ -190,7 +191,8 @@ def over_models(
         if parts
         else pd.DataFrame(columns=[*TASK_COLUMNS, "model", "family"])
     )
-    rows, undefined = [], []
+    rows = []
+    undefined = []
     for (metric, measure), mine in models.groupby(["metric", "measure"], sort=False):
         means = mine.groupby("family")[["value", "z"]].mean()
         if len(means) < FEWEST_FAMILIES:

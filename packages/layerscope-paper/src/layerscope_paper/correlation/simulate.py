@@ -15,7 +15,8 @@ from layerscope_paper.correlation import maths
 
 def draw_curve(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
     """A curve over n layers that has nothing to do with any other of its kind but its shape."""
-    depth, place = np.linspace(0, 1, n), np.arange(n)
+    depth = np.linspace(0, 1, n)
+    place = np.arange(n)
     if kind == "walk":
         return rng.standard_normal(n).cumsum()
     smooth = np.exp(-0.5 * (np.subtract.outer(place, place) / (n / 8)) ** 2) + 1e-6 * np.eye(n)
@@ -34,7 +35,8 @@ def simulate(trials: int) -> Iterator[dict[str, object]]:
             rng = np.random.default_rng(n)
             found: dict[str, list[list[bool]]] = {"spearman": [], "dcor": []}
             for trial in range(trials):
-                x, y = draw_curve(rng, kind, n), draw_curve(rng, kind, n)
+                x = draw_curve(rng, kind, n)
+                y = draw_curve(rng, kind, n)
                 both = np.stack([x, y / y.std() + 0.3 * x / x.std()])
                 drawn = maths.surrogate_curves(y, 99, trial)
                 for measure, beyond in found.items():

@@ -73,7 +73,8 @@ def from_folders(
     if len(evaluations) == 1:  # from_runs says what is wrong where they do not fit
         return [from_runs(profiles, evaluations[0], readout, sink)]
     identities = [ModelIdentity.of(run.manifest["model"]) for run in profiles]
-    tables, used = [], set[int]()
+    tables = []
+    used = set[int]()
     for evaluation in evaluations:
         identity = ModelIdentity.of(evaluation.manifest["model"])
         own = [i for i, known in enumerate(identities) if known.same_as(identity)]
@@ -103,8 +104,8 @@ def from_runs(
         one = ModelIdentity.of(run.manifest["model"])
         if (difference := one.difference(other)) is not None:
             raise LayerscopeError(
-                f"the profile is of {one.name} and the evaluation of {other.name}, and they differ in {difference}. "
-                "Give two runs of the same model."
+                f"the profile is of {one.name} and the evaluation of {other.name}, and they differ "
+                f"in {difference}. Give two runs of the same model."
             )
     if sink not in ("keep", "drop"):
         raise UnknownNameError("sink setting", sink, ["keep", "drop"])
@@ -130,14 +131,14 @@ def from_runs(
         facts["metrics_on"] = "each task's own texts"
         if left := sorted(set(scores["task"]) - set(map(str, tasks))):
             notes.append(
-                f"no profile of the texts of {', '.join(left)}: left out. `profile(model, task_corpus(TASK))` makes one."
+                f"no profile of the texts of {', '.join(left)}: left out. `profile(model, "
+                "task_corpus(TASK))` makes one."
             )
     if reading.has_norm and reading.final_norm != norms["scores"]:
         notes.append(
-            f"the metrics were taken with final_norm={norms['metrics']}, the scores with {norms['scores']}: the same layer is a "
-            "different vector in the two. Profile with final_norm="
-            + norms["scores"]
-            + " to compare like with like."
+            f"the metrics were taken with final_norm={norms['metrics']}, the scores with "
+            f"{norms['scores']}: the same layer is a different vector in the two. Profile with "
+            "final_norm=" + norms["scores"] + " to compare like with like."
         )
     _check_profiles(profiles, tasks)
     parts = [
@@ -163,11 +164,13 @@ def _check_profiles(profiles: Sequence[Profile], tasks: Sequence[str | None]) ->
         return
     if None in tasks:
         raise LayerscopeError(
-            "several profiles are taken only if each is of one task's texts (`profile(model, task_corpus(TASK))`)."
+            "several profiles are taken only if each is of one task's texts (`profile(model, "
+            "task_corpus(TASK))`)."
         )
     if twice := sorted({str(task) for task in tasks if tasks.count(task) > 1}):
         raise LayerscopeError(
-            f"there is more than one profile of the texts of {', '.join(twice)}: give one of each task."
+            f"there is more than one profile of the texts of {', '.join(twice)}: give one of each "
+            "task."
         )
     if len({Reading.of(run.manifest).final_norm for run in profiles}) > 1:
         raise LayerscopeError(
@@ -265,18 +268,16 @@ def correlate(
         if len(evaluations) > 1:
             raise LayerscopeError(f"give one evaluation, not {len(evaluations)}.")
         tables = from_runs(profiles, evaluations[0], readout, sink)
-        metrics, scores, facts = (
-            tables.metrics,
-            tables.scores,
-            {**tables.facts, "notes": tables.notes},
-        )
+        metrics = tables.metrics
+        scores = tables.scores
+        facts = {**tables.facts, "notes": tables.notes}
     for name in measures:
         if name not in maths.MEASURES:
             raise UnknownNameError("measure", name, maths.MEASURES)
     if surrogates < 99 or bootstrap < 100:
         raise InvalidValueError(
-            f"surrogates must be at least 99 and bootstrap at least 100 for p-values and intervals to mean anything; given: "
-            f"{surrogates} and {bootstrap}."
+            "surrogates must be at least 99 and bootstrap at least 100 for p-values and intervals "
+            f"to mean anything; given: {surrogates} and {bootstrap}."
         )
     for table, columns in (
         (metrics, {"metric", "layer", "value"}),
@@ -284,7 +285,8 @@ def correlate(
     ):
         if missing := columns - set(table.columns):
             raise LayerscopeError(
-                f"a table lacks {', '.join(sorted(missing))}; it has {', '.join(map(str, table.columns))}."
+                f"a table lacks {', '.join(sorted(missing))}; it has "
+                f"{', '.join(map(str, table.columns))}."
             )
     job = _Job(tuple(measures), surrogates, bootstrap, seed)
     metrics = metrics.dropna(subset=["value"])
@@ -376,7 +378,8 @@ class _Job:
     ) -> Iterable[dict[str, Any]]:
         """One point per layer, without the last where this job is about the others."""
         points = points.iloc[:-1] if self.inner else points
-        x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
+        x = points["value"].to_numpy(float)
+        y = points["score"].to_numpy(float)
         if self._defined(metric, x, y, None):
             curves = maths.surrogate_curves(y, self.surrogates, self.seed)
             self.curves[metric] = x, y, curves
@@ -404,15 +407,14 @@ class _Job:
         rows_of = both.groupby(
             ["task", "metric"]
         ).indices  # arrays from here on: there are hundreds of small groups
-        at, values, scores = (
-            both["layer"].to_numpy(),
-            both["value"].to_numpy(float),
-            both["score"].to_numpy(float),
-        )
+        at = both["layer"].to_numpy()
+        values = both["value"].to_numpy(float)
+        scores = both["score"].to_numpy(float)
         for task, metric in wanted:
             if (task, metric) in rows_of:
                 mine = rows_of[task, metric][~np.isnan(values[rows_of[task, metric]])]
-                x, y = values[mine], scores[mine]
+                x = values[mine]
+                y = scores[mine]
                 if self._defined(metric, x, y, str(task)):
                     by_layers.setdefault(tuple(at[mine]), {}).setdefault(str(task), (y, {}))[1][
                         metric
@@ -468,7 +470,9 @@ class _Job:
                 }
                 if (
                     task is None
-                ):  # single tasks are many: their spread is what matters, and they get no interval of their own
+                    # single tasks are many: their spread is what matters, and they get no interval of
+                    # their own
+                ):
                     ends = maths.bootstrap_interval(measure, xs[k], y, self.bootstrap, self.seed)
                     row |= dict(zip(INTERVAL, ends or (None, None), strict=True))
                 yield row | chance.columns, {name: drawn[k] for name, drawn in nulls.items()}

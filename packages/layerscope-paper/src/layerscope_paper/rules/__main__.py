@@ -32,10 +32,12 @@ def main() -> None:
         )
         return
     print(
-        "Share of the headroom (per-task best − last) recovered, and (worst model, points). English scores, equal families."
+        "Share of the headroom (per-task best − last) recovered, and (worst model, points). "
+        "English scores, equal families."
     )
     print(
-        "Ours and the chosen depth are fitted without the family in the column; the other rules have nothing to fit.\n"
+        "Ours and the chosen depth are fitted without the family in the column; the other rules "
+        "have nothing to fit.\n"
     )
     print(f"{'rule':<44}" + "".join(f"{f:>17}" for f in FAMILIES) + f"{'mean':>8}{'worst':>8}")
     for row in table.to_dict(orient="records"):
@@ -57,9 +59,10 @@ def main() -> None:
     )
     print(
         "calibration of `evidence`: the 95 % interval held the gain on "
-        f"{100 * covered['covered']:.0f} % of {covered['models']:.0f} models"
-        f" ({100 * covered['covered_by_family']:.0f} % with equal families); mean risk told {100 * covered['mean_risk']:.0f} %,"
-        f" models that lost {100 * covered['lost']:.0f} %; abstained on {covered['abstained']:.0f}."
+        f"{100 * covered['covered']:.0f} % of {covered['models']:.0f} models "
+        f"({100 * covered['covered_by_family']:.0f} % with equal families); mean risk told "
+        f"{100 * covered['mean_risk']:.0f} %, models that lost {100 * covered['lost']:.0f} %; "
+        f"abstained on {covered['abstained']:.0f}."
     )
 
 

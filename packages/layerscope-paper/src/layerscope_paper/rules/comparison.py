@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from layerscope.choose.evidence import Evidence
-from layerscope.choose.label_free import apply_rule, choose_by_evidence
+from layerscope.choose.label_free import Evidence, apply_rule, choose_by_evidence
 from layerscope.errors import LayerscopeError
 from layerscope_paper.atlas.evidence import ATLAS_METRICS, published_evidence
 from layerscope_paper.rules.gains import Judged, fit, valley_depths

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.choose.prior import DEPTHS, Calibration, Prior, best_layer
+from layerscope.choose.label_free import DEPTHS, Calibration, Prior, best_layer
 from layerscope.core.valley import LEAST_SHARE, deepest_share
 from layerscope.errors import LayerscopeError
 from layerscope_paper import atlas
 from layerscope_paper.atlas.evidence import published_evidence
 
 GROUPS = ("valley", "no_valley")
-QUARTILE = 0.25  # the lower quartile of its models stands for a family, so that one lucky checkpoint cannot decide
-CLIP = 1.0  # losses are clipped at the whole headroom, so that one family's failure does not dominate the mean
+# the lower quartile of its models stands for a family, so that one lucky checkpoint cannot decide
+QUARTILE = 0.25
+# losses are clipped at the whole headroom, so that one family's failure does not dominate the mean
+CLIP = 1.0
 # Families with scores at the last layer and most others, read by mean pooling. A name stands for
 # all models that begin with it.
 FAMILIES = ("Pythia", "bert", "mamba", "LLM2Vec")

@@ -76,8 +76,14 @@ class Alpha(Study):
         conventions = {
             "models": models,
             "rows": "centered-unit",
-            "top_weight": f"Σ p^α over the largest {options['top']:.0%} of the eigenvalues / Σ p^α over all that are not zero",
-            "sink": "the token with the largest norm, found per prompt and layer on states without the final norm",
+            "top_weight": (
+                f"Σ p^α over the largest {options['top']:.0%} of the eigenvalues / Σ p^α over all "
+                "that are not zero"
+            ),
+            "sink": (
+                "the token with the largest norm, found per prompt and layer on states without the "
+                "final norm"
+            ),
         }
         return Result(table, verdict(table, options["top"]), conventions, [])
 
@@ -179,7 +185,8 @@ def prompt_spectra(
     """Entropy and top weight at every chosen layer and α: means over prompts, with intervals."""
     assert request.texts is not None
     model = spec.open(request)
-    wanted, last = request.options["layers"], model.n_blocks
+    wanted = request.options["layers"]
+    last = model.n_blocks
     layers = [0, last // 2, last] if wanted in ([], [-1]) else pick_layers(wanted, last, spec.label)
     prompts = [
         ids
@@ -188,13 +195,15 @@ def prompt_spectra(
     ]
     if not prompts:
         raise LayerscopeError("every text has fewer than three tokens: they have no spectrum.")
-    alphas, top = request.options["alphas"], request.options["top"]
+    alphas = request.options["alphas"]
+    top = request.options["top"]
     measured: dict[tuple[int, float, str, str], np.ndarray] = {}
     bar.begin(f"{spec.label}|prompts", len(prompts))
     sites = [site for site in expand_sites(None, model.anatomy) if site.layer in layers]
 
     def look(prompt: int, index: int, raw: Tensor, state: Tensor) -> None:
-        rows, layer = state.double().cpu(), sites[index].layer
+        rows = state.double().cpu()
+        layer = sites[index].layer
         others = torch.arange(len(rows)) != int(
             torch.linalg.vector_norm(raw.double(), dim=-1).argmax()
         )
@@ -222,10 +231,14 @@ def verdict(table: pd.DataFrame, top: float) -> list[str]:
     """The answer first, then the numbers."""
     rising = _monotone(table, "top_weight", 1) and _monotone(table, "entropy", -1)
     out = [
-        "In short: larger α gives the large eigenvalues more weight and the small ones less, so that entropy falls with α: the "
-        "paper's remark that small eigenvalues contribute more for larger α is the wrong way round."
+        "In short: larger α gives the large eigenvalues more weight and the small ones less, so "
+        "that entropy falls with α: the paper's remark that small eigenvalues contribute more for "
+        "larger α is the wrong way round."
         if rising
-        else "In short: the weight of the largest eigenvalues does not rise with α everywhere; see the table."
+        else (
+            "In short: the weight of the largest eigenvalues does not rise with α everywhere; see "
+            "the table."
+        )
     ]
     kept = table[table["sink"] == "keep"]
     for (model, spectrum), rows in kept.groupby(
@@ -239,8 +252,8 @@ def verdict(table: pd.DataFrame, top: float) -> list[str]:
         nats = join_words(f"{entropy[a]:.2f}" for a in picked)
         orders = join_words(f"{a:g}" for a in picked)
         out.append(
-            f"{model}, {spectrum}: at α = {orders} the largest {100 * top:.0f} % of the eigenvalues weigh {shares}; "
-            f"S = {nats} nats."
+            f"{model}, {spectrum}: at α = {orders} the largest {100 * top:.0f} % of the "
+            f"eigenvalues weigh {shares}; S = {nats} nats."
         )
     return out
 

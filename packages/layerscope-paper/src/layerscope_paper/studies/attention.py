@@ -80,7 +80,8 @@ class Attention(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """One model after the other."""
         request = canonical(request)
-        models, tables = {}, []
+        models = {}
+        tables = []
         for spec in read_specs(request.models):
             models[spec.label], values = measure(request, spec, bar)
             blocks = values["input_ratio",].shape[1]
@@ -92,8 +93,14 @@ class Attention(Study):
         table = pd.concat(tables, ignore_index=True)
         conventions = {
             "models": models,
-            "attention": "weights after the softmax, mean over heads, then over the queries that see the token, itself left out",
-            "sink": "the token with the largest norm in the block's input, on states without the final norm",
+            "attention": (
+                "weights after the softmax, mean over heads, then over the queries that see the "
+                "token, itself left out"
+            ),
+            "sink": (
+                "the token with the largest norm in the block's input, on states without the final "
+                "norm"
+            ),
         }
         return Result(table, verdict(table), conventions)
 
@@ -129,7 +136,8 @@ def measure(
     prompts = [ids for ids in every if len(ids) >= _FEWEST_TOKENS][: request.options["prompts"]]
     if not prompts:
         raise LayerscopeError(
-            f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be said about attention among them."
+            f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be said about "
+            "attention among them."
         )
     bar.begin(f"{spec.label}|prompts", len(prompts))
     per_prompt = []
@@ -172,8 +180,8 @@ def read_attention(model: LoadedModel, ids: list[int]) -> tuple[list[Tensor], li
     weights = [w[0] for w in (getattr(output, "attentions", None) or ()) if w is not None]
     if not weights or len(weights) != len(states):
         raise LayerscopeError(
-            f"{model.name} gives attention weights at {len(weights)} of its {len(states)} blocks: this study needs all of them. "
-            "Models without attention (Mamba) have none."
+            f"{model.name} gives attention weights at {len(weights)} of its {len(states)} blocks: "
+            "this study needs all of them. Models without attention (Mamba) have none."
         )
     return weights, states
 
@@ -227,7 +235,8 @@ def attention_facts(weights: Tensor, states: Tensor) -> dict[str, float]:
 
 def verdict(table: pd.DataFrame) -> list[str]:
     """Whether the two sinks are one, per model."""
-    out, answers = [], []
+    out = []
+    answers = []
     for label, rows in table.groupby("model", sort=False):
         mine = rows.pivot(index="layer", columns="metric", values="value")
         by_norm = mine.index[mine["input_ratio"] >= _LARGE].tolist()
@@ -240,15 +249,19 @@ def verdict(table: pd.DataFrame) -> list[str]:
             answers.append(f"{label} has no token that stands out by norm")
         else:
             answers.append(
-                f"in {label} the largest token also draws the attention in {len(both)} of {len(by_norm)} blocks"
+                f"in {label} the largest token also draws the attention in {len(both)} of "
+                f"{len(by_norm)} blocks"
             )
         top = int(mine.index[int(mine["attention_on_first"].argmax())])
         out.append(
             f"{label}: a token stands out by norm (at least {_LARGE:g} × the median) before "
-            f"{name_layers(by_norm) if by_norm else 'no layer'}; the first token gets at least {_MUCH:g} × its even share in the "
-            f"blocks of {name_layers(first) if first else 'no layer'}, most in that of layer {top}: "
-            f"{mine['attention_on_first'].loc[top]:.0%}, {mine['attention_if_uniform'].loc[top]:.0%} if attention were even. "
-            f"The most attended token is the largest in {mine['attended_is_largest'].mean():.0%} of blocks and prompts."
+            f"{name_layers(by_norm) if by_norm else 'no layer'}; the first token gets at least "
+            f"{_MUCH:g} × its even share in the blocks of "
+            f"{name_layers(first) if first else 'no layer'}, most in that of layer {top}: "
+            f"{mine['attention_on_first'].loc[top]:.0%}, "
+            f"{mine['attention_if_uniform'].loc[top]:.0%} if attention were even. The most "
+            f"attended token is the largest in {mine['attended_is_largest'].mean():.0%} of blocks "
+            "and prompts."
         )
     return [in_short(join_words(answers)), *out]
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from layerscope.progress import Progress
 
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Option:
             values = [self._read(part, kind) for part in parts]
             if self.filled and not values:
                 raise InvalidValueError(
-                    f"option {self.name} is an empty list: give at least one value (default: {self.shown})."
+                    f"option {self.name} is an empty list: give at least one value (default: "
+                    f"{self.shown})."
                 )
             return values
         return value if self.default is None else self._read(value, type(self.default))
@@ -88,7 +90,8 @@ class Option:
         """The value, if it is one of the valid names or within the bounds; NaN is in no bounds."""
         if self.valid and value not in self.valid:
             raise UnknownNameError(f"value of the option {self.name}", str(value), self.valid)
-        low, high = self.least, self.most
+        low = self.least
+        high = self.most
         if (low is not None and not value >= low) or (high is not None and not value <= high):
             bounds = f"of {low:g} or more" if high is None else f"from {low:g} to {high:g}"
             raise InvalidValueError(

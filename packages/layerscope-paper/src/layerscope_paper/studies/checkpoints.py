@@ -53,13 +53,19 @@ class Checkpoints(Study):
         Option(
             "steps",
             [],
-            "revisions of a hub model (step0,step1000), or some steps of a folder; empty: all of the folder",
+            (
+                "revisions of a hub model (step0,step1000), or some steps of a folder; empty: all "
+                "of the folder"
+            ),
         ),
         METRICS,
         Option(
             "clean",
             False,
-            "delete each hub revision from the hub cache once it is measured, even if it was there before",
+            (
+                "delete each hub revision from the hub cache once it is measured, even if it was "
+                "there before"
+            ),
         ),
     )
 
@@ -119,8 +125,8 @@ def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[s
         if one.on_hub:
             return _ordered(_revisions(one, wanted))
         raise LayerscopeError(
-            f"{one.label} is one model: checkpoints need several. Give a folder that holds a folder per step, several folders, "
-            "or a hub model with steps=step0,step1000."
+            f"{one.label} is one model: checkpoints need several. Give a folder that holds a "
+            "folder per step, several folders, or a hub model with steps=step0,step1000."
         )
     if wanted:
         raise LayerscopeError(
@@ -146,7 +152,8 @@ def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[Spec]:
     }
     if not found:
         raise LayerscopeError(
-            f"{folder} is not a model and holds no models: there is no config.json in it or in its folders."
+            f"{folder} is not a model and holds no models: there is no config.json in it or in its "
+            "folders."
         )
     names = list(found)
     if wanted:
@@ -163,7 +170,8 @@ def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[Spec]:
 def _revisions(one: Spec, wanted: list[str]) -> list[Spec]:
     if not wanted:
         raise LayerscopeError(
-            f"{one.label} has no steps yet: name its revisions, such as steps=step0,step1000,step143000, or give a folder."
+            f"{one.label} has no steps yet: name its revisions, such as "
+            "steps=step0,step1000,step143000, or give a folder."
         )
     repo = str(one.model).partition("@")[0]
     names = [f"step{each}" if each.isdigit() else each for each in wanted]
@@ -198,12 +206,16 @@ def doubts(runs: Profiles) -> list[str]:
     if len(shapes) > 1:
         differing = "; ".join(f"{join_words(labels)}: {shape}" for shape, labels in shapes.items())
         out = [
-            f"these are not checkpoints of one training, and more than training differs between them ({differing})."
+            (
+                "these are not checkpoints of one training, and more than training differs between "
+                f"them ({differing})."
+            )
         ]
     for digest, steps in weights.items():
         if digest and len(steps) > 1:  # some published steps serve another step's files
             out.append(
-                f"steps {join_words(steps)} hold the very same weights: their source serves one step in place of another."
+                f"steps {join_words(steps)} hold the very same weights: their source serves one "
+                "step in place of another."
             )
     return out
 
@@ -226,7 +238,8 @@ def forget_download(spec: Spec, commit: str | None) -> bool:
 
 def verdict(steps: list[str], runs: Profiles) -> list[str]:
     """When the valley forms, with the sink token and without it, and how the metrics move."""
-    valleys, profiles = runs.valleys, list(runs.values())
+    valleys = runs.valleys
+    profiles = list(runs.values())
     firsts = {
         sink: next((i for i, v in enumerate(valleys) if v.by_sink[sink].is_valley), None)
         for sink in SINKS
@@ -253,9 +266,15 @@ def verdict(steps: list[str], runs: Profiles) -> list[str]:
 def _answer(kept: str | None, dropped: str | None) -> str:
     """Whether and when a valley forms, from the first steps that have a clear one."""
     if kept is None and dropped is None:
-        return "no clear valley of prompt entropy forms by the last step, with the sink token or without it"
+        return (
+            "no clear valley of prompt entropy forms by the last step, with the sink token or "
+            "without it"
+        )
     if kept is None:
-        return f"a valley of prompt entropy is clear only without the sink token, from step {dropped} on"
+        return (
+            f"a valley of prompt entropy is clear only without the sink token, from step {dropped} "
+            "on"
+        )
     tail = (
         "and none is clear without the sink token"
         if dropped is None
@@ -271,7 +290,10 @@ def _forms(steps: list[str], valleys: list[Valleys], sink: str, first: int | Non
     if first is not None:
         clear = [step for step, dip in zip(steps, dips, strict=True) if dip.is_valley]
         place = f"layer {dips[first].place} of {valleys[first].layers}"
-        text = f"prompt entropy has a clear valley at {len(clear)} of {len(steps)} steps, first at step {clear[0]} ({place})"
+        text = (
+            f"prompt entropy has a clear valley at {len(clear)} of {len(steps)} steps, first at "
+            f"step {clear[0]} ({place})"
+        )
     depth = f"{dips[deepest].depth.format(signed=False)} nats at step {steps[deepest]}"
     return sentence(
         f"{'Without the sink token: ' * (sink == 'drop')}{text}; the deepest dip is {depth}."
@@ -280,7 +302,8 @@ def _forms(steps: list[str], valleys: list[Valleys], sink: str, first: int | Non
 
 def _movement(runs: Profiles, metric: str, span: str) -> str:
     """The change over training of the middle half of the layers and of the others."""
-    name, known = metric.replace("_", " ").capitalize(), metrics()[metric].info
+    name = metric.replace("_", " ").capitalize()
+    known = metrics()[metric].info
     if len({valley.layers for valley in runs.valleys}) > 1:
         return f"{name}: the steps have different numbers of layers, nothing to pair."
     pair = runs.minus(runs.valleys[0].label, runs.valleys[-1].label, [(metric, "raw")])
@@ -290,7 +313,10 @@ def _movement(runs: Profiles, metric: str, span: str) -> str:
     ]
     kept, ends, dropped, without = means_of(changes, runs.seed)
     text = f"{name} {MOVES[kept.sign]} in the middle half of the layers {span}, {kept} {known.unit}"
-    return f"{text}, and {MOVES[ends.sign]} in the others, {ends}; without the sink token {dropped} and {without}."
+    return (
+        f"{text}, and {MOVES[ends.sign]} in the others, {ends}; without the sink token {dropped} "
+        f"and {without}."
+    )
 
 
 STUDY = Checkpoints()

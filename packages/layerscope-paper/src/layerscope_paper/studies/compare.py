@@ -76,7 +76,8 @@ class Compare(Study):
         """Profile each model, then take differences from the first over the same prompts."""
         request = canonical(request)
         specs = read_specs(request.models)
-        runs, base = Profiles.of(request, specs, bar, "prompt_entropy", "curvature"), specs[0].label
+        runs = Profiles.of(request, specs, bar, "prompt_entropy", "curvature")
+        base = specs[0].label
         compared = [runs.minus(base, spec.label) for spec in specs[1:]]
         curves = [
             profile_rows(run, label, kind="value", against=None) for label, run in runs.items()
@@ -98,14 +99,17 @@ class Compare(Study):
         if others:
             warnings.insert(
                 0,
-                f"{', '.join(others)} cut{'s' * (len(others) == 1)} the texts into other tokens than {base} does: "
-                "dividing by the log of the length corrects for the number of tokens, but nothing corrects for the rest.",
+                f"{', '.join(others)} cut{'s' * (len(others) == 1)} the texts into other tokens "
+                f"than {base} does: dividing by the log of the length corrects for the number of "
+                "tokens, but nothing corrects for the rest.",
             )
         conventions = {
             **runs.conventions,
             "base": base,
             "same_tokens": same,
-            "differences": "model minus base, of each prompt, then their mean; layers by depth, on the straight line between two "
+            "differences": "model minus base, of each prompt, then their mean; layers by depth, on "
+            "the "
+            "straight line between two "
             "layers where the numbers of blocks differ",
         }
         views = [
@@ -120,7 +124,8 @@ class Compare(Study):
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Curves above, differences from the base below; then the curves of metrics that have no
         value per prompt."""
-        values, differences = table[table["kind"] == "value"], table[table["kind"] == "difference"]
+        values = table[table["kind"] == "value"]
+        differences = table[table["kind"] == "difference"]
         base = manifest["conventions"]["base"]
         colors = model_colors(values)
         others = [
@@ -157,16 +162,21 @@ def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: b
     for pair in compared:
         if all(not np.nan_to_num(values).any() for values in pair.values.values()):
             out.append(
-                f"{pair.other} gives the very numbers of {pair.base} at every layer and for every prompt."
+                f"{pair.other} gives the very numbers of {pair.base} at every layer and for every "
+                "prompt."
             )
             short.append(f"{pair.other} equals {pair.base}")
             continue
         kept, dropped = pair.overall("prompt_entropy")
         does = DIFFERS[kept.sign]
         short.append(
-            f"prompt entropy of {pair.other} is {does}{THAN[kept.sign]} {pair.base}{change_without_sink(kept, dropped, DIFFERS)}"
+            f"prompt entropy of {pair.other} is {does}{THAN[kept.sign]} "
+            f"{pair.base}{change_without_sink(kept, dropped, DIFFERS)}"
         )
-        text = f"{pair.other} against {pair.base}: prompt entropy is {does} over all layers, {kept} nats"
+        text = (
+            f"{pair.other} against {pair.base}: prompt entropy is {does} over all layers, {kept} "
+            "nats"
+        )
         out.append(f"{text}; without the sink token {dropped}.")
         for sink, words in zip(SINKS, ("", "without the sink token: "), strict=True):
             each = means_of(pair.values["prompt_entropy", "raw", sink].T, pair.seed)
@@ -174,7 +184,8 @@ def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: b
         if other_tokens:
             kept, dropped = pair.overall("prompt_entropy", "logN")
             out.append(
-                f"  Divided by the log of the number of tokens: {kept}, without the sink token {dropped}."
+                f"  Divided by the log of the number of tokens: {kept}, without the sink token "
+                f"{dropped}."
             )
         kept, dropped = pair.overall("curvature")
         out.append(f"  Curvature differs by {kept} radians, without the sink token {dropped}.")

@@ -131,7 +131,10 @@ class Diversity(Study):
                 for c in corpora
             },
             "topics": "clusters of texts by their words (k-means of tf-idf directions)",
-            "found_again": "mean reciprocal rank of a text's second half among all, asked with the first; by cosine, centered",
+            "found_again": (
+                "mean reciprocal rank of a text's second half among all, asked with the first; by "
+                "cosine, centered"
+            ),
             "best": {name: how for name, (how, _) in METRICS.items()},
             "intervals": f"{_DRAWS} resamples of the corpus's distinct texts, each with its copies",
         }
@@ -206,7 +209,8 @@ def build_corpora(
 def _enough(texts: Sequence[str] | Sequence[int], what: str, hint: str) -> None:
     if len(texts) < _FEWEST:
         raise DataError(
-            f"there are {len(texts)} {what}, and at least {_FEWEST} are needed. {hint}, or another data=."
+            f"there are {len(texts)} {what}, and at least {_FEWEST} are needed. {hint}, or another "
+            "data=."
         )
 
 
@@ -418,7 +422,8 @@ def verdict(measured: Sequence[MeasuredCorpus]) -> list[str]:
             does = has_moved(best[0], best[-1])
             (moves if does else stays).append(f"{metric} by {aspect}")
             out.append(
-                f"  {how} {metric.replace('_', ' ')}: {path}: {'it moves' if does else 'no clear move'}."
+                f"  {how} {metric.replace('_', ' ')}: {path}: "
+                f"{'it moves' if does else 'no clear move'}."
             )
     answer = (
         f"the best layer moves for {join_words(moves)}" if moves else "no best layer moves clearly"

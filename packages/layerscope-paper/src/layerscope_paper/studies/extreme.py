@@ -201,9 +201,15 @@ class Extreme(Study):
             "models": {spec.label: model.identity},
             "rows": "centered-unit",
             "entropy": "in nats, not divided by the log of the length",
-            "replaced": "the text's own tokens; what the tokenizer adds stays, and special tokens are never drawn",
+            "replaced": (
+                "the text's own tokens; what the tokenizer adds stays, and special tokens are "
+                "never drawn"
+            ),
             "levels": "one set of draws per prompt serves all levels; intervals over prompts",
-            "sink": "the token with the largest norm, found per prompt and layer on states without the final norm",
+            "sink": (
+                "the token with the largest norm, found per prompt and layer on states without the "
+                "final norm"
+            ),
         }
         return Result(
             table,
@@ -255,7 +261,8 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
     ]
     if not prompts:
         raise DataError(
-            f"the tokenizer of {model.name} finds no token in any of the {len(request.texts)} texts."
+            f"the tokenizer of {model.name} finds no token in any of the {len(request.texts)} "
+            "texts."
         )
     vocabulary = plain_vocabulary(vocabulary_size(model), special)
     warnings = []
@@ -265,7 +272,8 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
         )
     if (short := sum(int(p.own.sum()) < 2 for p in prompts)) > 0:
         warnings.append(
-            f"{short} texts have fewer than two tokens of their own: repetition leaves them as they are."
+            f"{short} texts have fewer than two tokens of their own: repetition leaves them as "
+            "they are."
         )
     wanted = _wanted(request.options, min(limit, max(len(p) for p in prompts)), warnings)
     sites = expand_sites(None, model.anatomy)
@@ -292,7 +300,8 @@ def _wanted(options: dict[str, Any], longest: int, warnings: list[str]) -> list[
     lengths = [n for n in options["lengths"] if n <= longest]
     if "length" in options["conditions"] and not lengths:
         warnings.append(
-            f"no length of {options['lengths']} is within the texts, the longest of which has {longest} tokens."
+            f"no length of {options['lengths']} is within the texts, the longest of which has "
+            f"{longest} tokens."
         )
     levels = {"length": lengths}
     return [
@@ -339,7 +348,8 @@ def measure_prompts(
 
     def look(number: int, layer: int, raw: Tensor, state: Tensor) -> None:
         z = state.float()[torch.from_numpy(own[alike[number]]).to(state.device)]
-        spread, size = torch.linalg.vector_norm(z - z.mean(0)), torch.linalg.vector_norm(z)
+        spread = torch.linalg.vector_norm(z - z.mean(0))
+        size = torch.linalg.vector_norm(z)
         if bool(spread <= torch.finfo(state.dtype).eps ** 0.5 * size):
             for values in out.values():
                 values[layer, alike[number]] = np.nan
@@ -367,7 +377,8 @@ def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
                 f"{condition.capitalize()}: fewer than two levels with a value, nothing to compare."
             )
             continue
-        first, last = levels[0], levels[-1]
+        first = levels[0]
+        last = levels[-1]
         span = (
             f"{first:g} → {last:g} tokens" if condition == "length" else f"p = {first:g} → {last:g}"
         )
@@ -377,7 +388,8 @@ def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
         }
         kept, dropped = means_of((change[sink][inner].mean(axis=0) for sink in SINKS), seed)
         short.append(
-            f"{MOVES[kept.sign]}{change_without_sink(kept, dropped, MOVES)} with {CONDITIONS[condition].grows}"
+            f"{MOVES[kept.sign]}{change_without_sink(kept, dropped, MOVES)} with "
+            f"{CONDITIONS[condition].grows}"
         )
         text = f"prompt entropy {MOVES[kept.sign]} in the middle half of the layers, {kept} nats"
         out.append(f"{condition.capitalize()} ({span}): {text}; without the sink token {dropped}.")
@@ -395,11 +407,13 @@ def undefined(measured: MeasuredPrompts) -> list[str]:
     out = []
     for (condition, level), values in measured.values.items():
         missing = np.isnan(values["keep"]) & np.isfinite(measured.plain["keep"])
-        where, most = np.flatnonzero(missing.any(axis=1)).tolist(), missing.sum(axis=1).max()
+        where = np.flatnonzero(missing.any(axis=1)).tolist()
+        most = missing.sum(axis=1).max()
         if where and condition != "length":
             out.append(
-                f"{condition} at p = {level:g}: the tokens of up to {most} prompts all have the same state at "
-                f"{name_layers(where)}; prompt entropy is not defined there, and those values are left out."
+                f"{condition} at p = {level:g}: the tokens of up to {most} prompts all have the "
+                f"same state at {name_layers(where)}; prompt entropy is not defined there, and "
+                "those values are left out."
             )
     return out
 

@@ -95,12 +95,14 @@ class Factorial(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """Read the texts of every task, fit, and have mteb score every layer under every
         readout."""
-        options, identities = request.options, {}
+        options = request.options
+        identities = {}
         rows: list[dict[str, Any]] = []
         notes: list[str] = []
         if options["template"] in _KINDS:
             raise InvalidValueError(
-                f"template={options['template']} is a readout already: name a prompt, such as one-word."
+                f"template={options['template']} is a readout already: name a prompt, such as "
+                "one-word."
             )
         tasks = _read_tasks(request, notes)
         for spec in read_specs(request.models):
@@ -108,7 +110,8 @@ class Factorial(Study):
             model = spec.open(request)
             if model.n_blocks < 2:
                 raise InvalidValueError(
-                    f"{spec.label} has {model.n_blocks} block: there is no layer between the first and the last."
+                    f"{spec.label} has {model.n_blocks} block: there is no layer between the first "
+                    "and the last."
                 )
             identities[spec.label] = model.identity
             bar.begin(f"{spec.label}: every layer, {len(READOUTS)} readouts|tasks", len(tasks))
@@ -118,7 +121,8 @@ class Factorial(Study):
                     "scores"
                 ]
                 bar.advance(1)
-                blocks, kind = found.shape[1] - 1, task.metadata.type
+                blocks = found.shape[1] - 1
+                kind = task.metadata.type
                 rows += [
                     {"kind": "score", "model": spec.label, "task": name, "type": kind, "reading": readout,
                      **whole_layer(layer, blocks), "value": 100 * found[r, layer]}
@@ -131,12 +135,18 @@ class Factorial(Study):
             "tasks": {
                 name: {"texts": len(texts), "fitted_on": len(fit)} for name, _, texts, fit in tasks
             },
-            "readouts": f"final norm applied; prompt: {options['template']}; head: ridge from the mean onto the prompt at depth "
-            f"{options['teacher']:g}; centered, prompt and head are fitted on texts that are not scored",
+            "readouts": f"final norm applied; prompt: {options['template']}; head: ridge from the "
+            "mean "
+            "onto the prompt at depth "
+            f"{options['teacher']:g}; centered, prompt and head are fitted on texts that are not "
+            "scored",
             "score": "mteb's main score × 100",
-            "gain": "the readout and layer that are best on the other tasks, over the mean at the last layer; `readout`: at the "
+            "gain": "the readout and layer that are best on the other tasks, over the mean at the "
+            "last layer; `readout`: at the "
             "last layer; `layer`: of the mean; `both`: the rest",
-            "intervals": f"tasks drawn anew {DRAWS} times; of shares and inner layers, models as well",
+            "intervals": (
+                f"tasks drawn anew {DRAWS} times; of shares and inner layers, models as well"
+            ),
         }
         return Result(table.reindex(columns=COLUMNS), verdict, conventions, notes)
 
@@ -146,7 +156,8 @@ class Factorial(Study):
         scores = table[table["kind"] == "score"]
         models = list(dict.fromkeys(scores["model"]))
         colors = dict(zip(READOUTS, COLORS, strict=False))
-        across, down = min(3, len(models)), -(-len(models) // 3)
+        across = min(3, len(models))
+        down = -(-len(models) // 3)
         figure, axes = grid(down, across, 3.4 * across + 0.6, 3 * down + 0.5)
         for i, (axis, model) in enumerate(zip(axes.flat, models, strict=False)):
             for readout, color in colors.items():
@@ -174,7 +185,8 @@ Tasks = list[
 def _read_tasks(request: Request, notes: list[str]) -> Tasks:
     require_mteb()
     quiet_mteb()
-    options, out = request.options, Tasks()
+    options = request.options
+    out = Tasks()
     where = options["data_dir"] or None
     for spec in resolve_tasks(
         options["tasks"],
@@ -307,7 +319,8 @@ def gain_parts(cube: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray
     Readout and layer are the pair that is best on the other tasks; the readout's part is its gain
     at the last layer, the layer's its gain under today's readout.
     """
-    count, rows = np.ones(len(cube)) if weight is None else weight, []
+    count = np.ones(len(cube)) if weight is None else weight
+    rows = []
     for t, own in enumerate(cube):
         others = np.where(np.arange(len(cube)) == t, 0, count)
         readout, layer = np.unravel_index(
@@ -328,7 +341,8 @@ def inner_gains(curves: np.ndarray) -> np.ndarray:
 
 def summarize(scores: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, list[str]]:
     """The table with its summary rows, and the verdict."""
-    rng, said = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    said = []
     rows: list[dict[str, Any]] = []
     verdict: list[str] = []
 
@@ -364,7 +378,8 @@ def summarize(scores: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, list[str]]
             for part, one in zip(PARTS, told, strict=True)
         )
         verdict.append(f"{name} ({len(cube)} tasks), points over today: {line}.")
-    whole, again = np.mean(said, axis=0), np.einsum("dm,mdp->dp", models, np.stack(parts))
+    whole = np.mean(said, axis=0)
+    again = np.einsum("dm,mdp->dp", models, np.stack(parts))
     if (again[:, 3] > 0).all():  # else there is no gain to share
         shares = [
             percentile_interval(float(100 * whole[i] / whole[3]), 100 * again[:, i] / again[:, 3])
@@ -397,11 +412,15 @@ def summarize(scores: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, list[str]]
     if middle is not None:
         over = Interval.from_row(middle)
         verdict.append(
-            f"Mixed model: the middle third over the last layer, read by mean: {over} points over all models."
+            f"Mixed model: the middle third over the last layer, read by mean: {over} points over "
+            "all models."
         )
     elif len(every) > 1:
         verdict.append("No mixed model: statsmodels did not converge.")
-    answer = f"the readout alone brings {whole[0]:+.1f} points, the layer alone {whole[1]:+.1f}, of {whole[3]:+.1f} in all; models "
+    answer = (
+        f"the readout alone brings {whole[0]:+.1f} points, the layer alone {whole[1]:+.1f}, of "
+        f"{whole[3]:+.1f} in all; models "
+    )
     answer += f"of {len(every)} in which an inner layer clearly beats the last: "
     answer += ", ".join(f"{readout} {count}" for readout, count in clear.items())
     return pd.concat([scores, pd.DataFrame(rows)], ignore_index=True), [in_short(answer), *verdict]
@@ -446,7 +465,8 @@ def mixed_model(scores: pd.DataFrame) -> list[dict[str, Any]]:
         )
     if not fit.converged:
         return []
-    out, bounds = [], fit.conf_int()
+    out = []
+    bounds = fit.conf_int()
     for name in fit.model.exog_names:
         short = name.replace("C(reading, Treatment('mean'))", "readout").replace(
             "C(part, Treatment('last'))", "depth"

@@ -124,7 +124,10 @@ class Finetune(Study):
             "metrics": next(iter(runs.values())).manifest["conventions"]["metrics"],
             "objective": f"{options['objective']}: {_MEANS[options['objective']]}",
             "texts": f"{len(train)} for training, {len(test)} others for the profiles",
-            "change": "after the last step minus before training, mean over seeds, Student's 95 % interval over seeds",
+            "change": (
+                "after the last step minus before training, mean over seeds, Student's 95 % "
+                "interval over seeds"
+            ),
         }
         return Result(table, verdict(table, options, steps, spec.label), conventions, [])
 
@@ -157,7 +160,8 @@ def split(texts: Corpus | None) -> tuple[Corpus, Corpus]:
     assert texts is not None
     if len(texts) < 2 * _LEAST_TEXTS:
         raise LayerscopeError(
-            f"{len(texts)} texts are too few to train on one half and measure the other: {2 * _LEAST_TEXTS} are needed."
+            f"{len(texts)} texts are too few to train on one half and measure the other: "
+            f"{2 * _LEAST_TEXTS} are needed."
         )
     first, second = (
         Corpus.of(texts.texts[i::2], f"{texts.name}, half {i + 1}", texts.source) for i in (0, 1)
@@ -220,9 +224,13 @@ class Trainer:
             raise LayerscopeError(
                 f"{model.name} sees both sides of a token: objective=language is for decoders."
             )
-        self.model, self.objective = model, objective
-        self.batch, self.tokens = min(options["batch"], len(texts)), options["train_tokens"]
-        self.texts, self.seed, self.step = texts, seed, 0
+        self.model = model
+        self.objective = objective
+        self.batch = min(options["batch"], len(texts))
+        self.tokens = options["train_tokens"]
+        self.texts = texts
+        self.seed = seed
+        self.step = 0
         self.rng = np.random.default_rng([seed, 77])
         self.optimizer = torch.optim.AdamW(
             [p for p in model.module.parameters() if p.requires_grad],
@@ -244,7 +252,8 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.module.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.step, self.loss = self.step + 1, float(loss.detach())
+        self.step = self.step + 1
+        self.loss = float(loss.detach())
         if not math.isfinite(self.loss):
             raise LayerscopeError(
                 f"the loss is {self.loss} after {self.step} steps: give a smaller rate."
@@ -305,7 +314,8 @@ def verdict(
     ]
     means = values.groupby(["metric", "seed", "step"])["value"].mean()
     seeds = [int(seed) for seed in options["seeds"]]
-    lines, more = [], []
+    lines = []
+    more = []
     for metric in dict.fromkeys(values["metric"]):
         difference = np.array(
             [means[metric, seed, steps[-1]] - means[metric, seed, 0] for seed in seeds]
@@ -315,18 +325,26 @@ def verdict(
         word = {1: "rises", -1: "falls", 0: "does not clearly change"}[clear]
         same = int((np.sign(difference) == np.sign(difference.mean())).sum())
         lines.append(
-            f"  {metrics()[metric].info.title} {word}: {found} averaged over layers; {same} of {len(seeds)} seeds agree in sign."
+            f"  {metrics()[metric].info.title} {word}: {found} averaged over layers; {same} of "
+            f"{len(seeds)} seeds agree in sign."
         )
         if metric in INVARIANCE:
             more.append(clear * INVARIANCE[metric])
     start = "from random weights" if options["fresh"] else f"of {label}"
-    head = f"{steps[-1]} steps of {options['objective']} training {start}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    head = (
+        f"{steps[-1]} steps of {options['objective']} training {start}, {len(seeds)} "
+        f"seed{'s' * (len(seeds) > 1)}"
+    )
     if len(seeds) < FEWEST_SEEDS:
         head += f" (fewer than {FEWEST_SEEDS}: nothing is called clear)"
     answer = head
     if more:
-        up, down = sum(m > 0 for m in more), sum(m < 0 for m in more)
-        answer += f": of {len(more)} metrics of augmentation invariance {up} clearly say more invariant and {down} less, over seeds"
+        up = sum(m > 0 for m in more)
+        down = sum(m < 0 for m in more)
+        answer += (
+            f": of {len(more)} metrics of augmentation invariance {up} clearly say more invariant "
+            f"and {down} less, over seeds"
+        )
     if len(steps) > 2 and "prompt_entropy" in set(values["metric"]):
         moved = [
             f"{means['prompt_entropy'].xs(step, level='step').mean():.2f} at step {step}"

@@ -138,10 +138,16 @@ class Intervene(Study):
         conventions = {
             "models": {given.label: model.identity},
             "sink": sink.facts(),
-            "edited": "the output of that layer's block, in every forward pass; all else is computed from the edited states",
+            "edited": (
+                "the output of that layer's block, in every forward pass; all else is computed "
+                "from the edited states"
+            ),
             "valley": VALLEY,
             "differences": "condition minus none, of each prompt, then their mean",
-            "scores": f"mean over texts, {DEFAULT_READOUT}, × 100; intervals of changes are Student's, over tasks",
+            "scores": (
+                f"mean over texts, {DEFAULT_READOUT}, × 100; intervals of changes are Student's, "
+                "over tasks"
+            ),
         }
         warnings = list(
             dict.fromkeys(
@@ -156,7 +162,8 @@ class Intervene(Study):
         """Prompt entropy and sink ratio under every condition, and scores where there are some."""
         conditions = list(dict.fromkeys(table["condition"]))
         colors = dict(zip(conditions, ["#000000", *COLORS], strict=False))
-        scores, values = table[table["kind"] == "score"], table[table["kind"] == "value"]
+        scores = table[table["kind"] == "score"]
+        values = table[table["kind"] == "value"]
         panels = 3 if len(scores) else 2
         figure, axes = grid(1, panels, 3.7 * panels, 3.5)
         blocks = int(values["layer"].max())
@@ -267,9 +274,10 @@ def verdict(runs: Profiles, scores: Scores, sink: SinkActivation) -> list[str]:
     )
     more = f" and {len(sink.features) - 5} more" if len(sink.features) > 5 else ""
     out = [
-        f"The sink appears at layer {sink.layer} of {before.layers}: the largest token is {sink.ratio:.1f} × the median norm "
-        f"there, the first token in {100 * sink.first:.0f} % of texts; feature{'s' * (len(sink.features) != 1)} {carriers}{more} "
-        "carry it (entry over the text's median entry).",
+        f"The sink appears at layer {sink.layer} of {before.layers}: the largest token is "
+        f"{sink.ratio:.1f} × the median norm there, the first token in {100 * sink.first:.0f} % of "
+        f"texts; feature{'s' * (len(sink.features) != 1)} {carriers}{more} carry it (entry over "
+        "the text's median entry).",
         f"As it is: {before.sentence()}",
     ]
     dips = {
@@ -282,9 +290,10 @@ def verdict(runs: Profiles, scores: Scores, sink: SinkActivation) -> list[str]:
         changes = runs.minus(NONE, edit, [("prompt_entropy", "raw")]).values
         there = mean_of(changes["prompt_entropy", "raw", "keep"][:, place], runs.seed)
         out.append(
-            f"{edit}: the largest token is at most {ratios[edit]:.1f} × the median (before: {ratios[NONE]:.1f}); prompt entropy "
-            f"at layer {place} {MOVES[there.sign]}, {there} nats, and its dip there is {dips[edit][0]:.2f} (before: "
-            f"{dips[NONE][0]:.2f}). {valley.sentence()}"
+            f"{edit}: the largest token is at most {ratios[edit]:.1f} × the median (before: "
+            f"{ratios[NONE]:.1f}); prompt entropy at layer {place} {MOVES[there.sign]}, {there} "
+            f"nats, and its dip there is {dips[edit][0]:.2f} (before: {dips[NONE][0]:.2f}). "
+            f"{valley.sentence()}"
         )
         if len(scores[edit]):
             out.append(f"  {_score_sentence(scores, edit)}")
@@ -297,7 +306,8 @@ def verdict(runs: Profiles, scores: Scores, sink: SinkActivation) -> list[str]:
                 f"{control} by {_change(scores, control, edit)}" for control in controls
             )
             out.append(
-                f"{edit} against the controls, points at the last layer, over tasks: it differs from {parts}."
+                f"{edit} against the controls, points at the last layer, over tasks: it differs "
+                f"from {parts}."
             )
     answer = "the model has no clear valley to begin with"
     if before.kept.is_valley:
@@ -344,7 +354,8 @@ def _score_answer(scores: Scores, removals: Sequence[str], controls: Sequence[st
         for edit in own if controls else []:
             alike = [control for control in controls if _change(scores, control, edit).sign != sign]
             parts.append(
-                f"under {edit} {'not ' * bool(alike)}clearly more than under {join_words(alike or controls)}"
+                f"under {edit} {'not ' * bool(alike)}clearly more than under "
+                f"{join_words(alike or controls)}"
             )
         if not controls:
             parts.append("which an edit of this size may do by itself")
@@ -363,15 +374,18 @@ def _change(scores: Scores, base: str, edit: str, layer: int | None = None) -> I
 def _score_sentence(scores: Scores, edit: str) -> str:
     """The best layer's and the last layer's mean score, before and after, and where the change is
     largest."""
-    one, two = scores[NONE].mean(), scores[edit].mean()
-    best, now = int(one.idxmax()), int(two.idxmax())  # type: ignore[call-overload]
+    one = scores[NONE].mean()
+    two = scores[edit].mean()
+    best = int(one.idxmax())  # type: ignore[call-overload]
+    now = int(two.idxmax())  # type: ignore[call-overload]
     last = int(one.index.max())
     change = (scores[edit] - scores[NONE]).dropna()
     worst = int(change.mean().abs().idxmax())  # type: ignore[call-overload]
     return (
-        f"Scores, mean of {len(change)} tasks: best {one[best]:.1f} at layer {best} → {two[now]:.1f} at layer {now}; "
-        f"last layer {one[last]:.1f} → {two[last]:.1f}, {_change(scores, NONE, edit)} points over tasks; "
-        f"most at layer {worst}, {_change(scores, NONE, edit, worst)}."
+        f"Scores, mean of {len(change)} tasks: best {one[best]:.1f} at layer {best} → "
+        f"{two[now]:.1f} at layer {now}; last layer {one[last]:.1f} → {two[last]:.1f}, "
+        f"{_change(scores, NONE, edit)} points over tasks; most at layer {worst}, "
+        f"{_change(scores, NONE, edit, worst)}."
     )
 
 

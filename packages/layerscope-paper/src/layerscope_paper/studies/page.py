@@ -24,7 +24,8 @@ def section(run: Any) -> Section:
         warnings.append(
             f"the study's figure is missing: drawing it needs the extra `{error.extra}`"
         )
-    corpus, reading = m.get("corpus") or {}, Reading.of(m)
+    corpus = m.get("corpus") or {}
+    reading = Reading.of(m)
     facts = {
         "kind": "study",
         "paper": m.get("paper"),

@@ -98,7 +98,8 @@ class Penalties(Study):
 
 def _measure(request: Request, model: Any, streams: Any, bar: Progress) -> list[dict[str, Any]]:
     """Prompt entropy of the held-out texts, and whether their halves find each other, by layer."""
-    texts, name = streams.held_out_texts, "prompt_entropy"
+    texts = streams.held_out_texts
+    name = "prompt_entropy"
     length = request.options["length"]
     run = layerscope.profile(
         model, texts, metrics=[name], final_norm="raw", max_length=length, progress=False
@@ -139,7 +140,8 @@ def changes(table: pd.DataFrame) -> pd.DataFrame:
 def verdict(table: pd.DataFrame, middle: list[int]) -> list[str]:
     """What each weight does to the loss, and to the middle layers."""
     changed = table[table["kind"] == "change"]
-    better, sentences = [], []
+    better = []
+    sentences = []
     for weight in changed["weight"].unique():
         name = f"{'compressing' if weight > 0 else 'spreading'} by {abs(weight):g}"
         rows = changed[changed["weight"] == weight]

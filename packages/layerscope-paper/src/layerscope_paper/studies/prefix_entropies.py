@@ -25,7 +25,9 @@ _FEWEST = 48  # fewer prefixes than this are solved one by one as fast
 
 # The fit of x log x: log t_k = highest − step · k · (1 + grading · k), wider where less accuracy is
 # needed
-_HIGHEST, _STEP, _GRADING = 2.0, 0.85, 0.02
+_HIGHEST = 2.0
+_STEP = 0.85
+_GRADING = 0.02
 _FLOOR = 1e-4  # the fit's error is a share of x + floor: eigenvalues near zero are many
 # Blocks that hold less than this share of the trace are done again on a scale of their own, far
 # above the fit's floor.
@@ -105,7 +107,8 @@ def prefix_entropies(gram: Tensor) -> Tensor:
     trace = gram.diagonal().cumsum(0)
     if gram.shape[0] == 0 or trace[-1] <= 0:
         return torch.full_like(trace, torch.nan)
-    scaled, share = gram / trace[-1], trace / trace[-1]
+    scaled = gram / trace[-1]
+    share = trace / trace[-1]
     entropy = share.log() - _sum_x_log_x(scaled, share) / share
     small = int((share < _SMALL).sum())
     if 0 < small < len(gram):

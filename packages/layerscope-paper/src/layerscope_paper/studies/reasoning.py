@@ -92,7 +92,10 @@ class Reasoning(Study):
         Option(
             "generate",
             0,
-            "tokens that each model writes after every text, to be measured too; 0: the texts alone",
+            (
+                "tokens that each model writes after every text, to be measured too; 0: the texts "
+                "alone"
+            ),
             least=0,
         ),
     )
@@ -106,7 +109,10 @@ class Reasoning(Study):
             "rows": "centered-unit",
             "center": options["center"],
             "entropy": "in nats, of the first n tokens, not divided by the log of n",
-            "sink": "the token with the largest norm in the prompt, found per layer on states without the final norm",
+            "sink": (
+                "the token with the largest norm in the prompt, found per layer on states without "
+                "the final norm"
+            ),
             "trace": f"up to {options['generate']} tokens, greedy, by the model itself"
             if options["generate"]
             else None,
@@ -114,7 +120,8 @@ class Reasoning(Study):
         notes = [note for m in measured for note in m.warnings]
         if len({m.tokenizer for m in measured}) > 1:
             notes.append(
-                "the models cut texts into different tokens: position n is not the same place of a text in all of them."
+                "the models cut texts into different tokens: position n is not the same place of a "
+                "text in all of them."
             )
         return Result(
             tabulate(measured, request.seed), verdict(measured, request.seed), conventions, notes
@@ -204,7 +211,8 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
     longest = max((len(ids) for ids in prompts), default=0)
     if longest < _FEWEST_TOKENS:
         raise LayerscopeError(
-            f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be measured along them."
+            f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be measured along "
+            "them."
         )
     stride = request.options["stride"]
     positions = np.unique(
@@ -232,7 +240,8 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
     )
     if any(tokens.truncated):
         notes.append(
-            f"{spec.label}: {sum(tokens.truncated)} of {len(tokens.ids)} texts were cut to {request.max_length} tokens."
+            f"{spec.label}: {sum(tokens.truncated)} of {len(tokens.ids)} texts were cut to "
+            f"{request.max_length} tokens."
         )
     cut = hashlib.sha256(str(tokens.ids[:8]).encode()).hexdigest()
     written = [len(ids) - length for ids, length in zip(prompts, lengths, strict=True)]
@@ -274,8 +283,9 @@ def output_weights(model: LoadedModel) -> Tensor:
             else "its output layer is not loaded"
         )
         raise LayerscopeError(
-            f"{model.name} cannot write here: {why}. `generate` is for decoders that share input and output embeddings "
-            "(SmolLM2, Gemma 3, Qwen 2.5 up to 3B); texts that were written elsewhere can be measured with generate=0."
+            f"{model.name} cannot write here: {why}. `generate` is for decoders that share input "
+            "and output embeddings (SmolLM2, Gemma 3, Qwen 2.5 up to 3B); texts that were written "
+            "elsewhere can be measured with generate=0."
         )
     return model.module.get_input_embeddings().weight  # type: ignore[operator]
 
@@ -359,7 +369,8 @@ def verdict(measured: Sequence[MeasuredTraces], seed: int) -> list[str]:
     out = [line for other in others for line in _compared(base, other, seed)]
     for m in measured:
         # from a quarter of the longest prompt to its end
-        whole, count = int(m.positions[-1]), len(m.values["keep"])
+        whole = int(m.positions[-1])
+        count = len(m.values["keep"])
         early = int(m.positions[np.searchsorted(m.positions, min(max(8, whole // 4), whole))])
         grows = m.changes("keep", [early] * count, [whole] * count, seed)
         out.append(f"{m.label}: from {early} to {whole} tokens prompt entropy changes by {grows}.")
@@ -375,8 +386,9 @@ def verdict(measured: Sequence[MeasuredTraces], seed: int) -> list[str]:
         if wrote:
             ends = [text + trace for text, trace in zip(m.texts, m.traces, strict=True)]
             out.append(
-                f"{m.label} wrote {np.mean(wrote):.0f} tokens after {len(wrote)} of {len(m.traces)} texts; along them prompt "
-                f"entropy without the sink token changes by {m.changes('drop', m.texts, ends, seed)}."
+                f"{m.label} wrote {np.mean(wrote):.0f} tokens after {len(wrote)} of "
+                f"{len(m.traces)} texts; along them prompt entropy without the sink token changes "
+                f"by {m.changes('drop', m.texts, ends, seed)}."
             )
     return [in_short(join_words(short)), *out]
 
@@ -385,7 +397,10 @@ def _answer(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> str:
     """Which of two models has the higher entropy over all layers, with the sink token and without
     it."""
     kept, dropped = (_difference(base, other, sink, None, seed)[0] for sink in SINKS)
-    text = f"over all layers, prompt entropy of {other.label} is {DIFFERS[kept.sign]}{THAN[kept.sign]} {base.label}"
+    text = (
+        f"over all layers, prompt entropy of {other.label} is "
+        f"{DIFFERS[kept.sign]}{THAN[kept.sign]} {base.label}"
+    )
     return text + change_without_sink(kept, dropped, DIFFERS)
 
 
@@ -397,7 +412,10 @@ def _compared(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> list[st
             difference, spread = _difference(base, other, sink, third, seed)
             parts.append(f"{DIFFERS[difference.sign]} in {name}, {difference} nats{spread}")
         out.append(
-            f"{other.label} against {base.label}, prompt by prompt at equal numbers of tokens{note}: "
+            (
+                f"{other.label} against {base.label}, prompt by prompt at equal numbers of "
+                f"tokens{note}: "
+            )
             + "; ".join(parts)
             + "."
         )
@@ -420,7 +438,8 @@ def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
     reached = np.isfinite(one).all(axis=0) & np.isfinite(two).all(axis=0)
     if len(one) < 3 or not reached.any():
         return ""
-    one, two = one[:, reached], two[:, reached]
+    one = one[:, reached]
+    two = two[:, reached]
 
     def ratio(rows: np.ndarray) -> float:
         first = one[rows].std(axis=0, ddof=1).mean()

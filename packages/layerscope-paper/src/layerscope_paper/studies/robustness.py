@@ -26,8 +26,8 @@ import numpy as np
 import pandas as pd
 
 from layerscope.choose.judges.consistency import drop_words
-from layerscope.choose.labels.probes import stratified_folds
-from layerscope.choose.labels.read import read_labels
+from layerscope.choose.label_scores import stratified_folds
+from layerscope.choose.labels import read_labels
 from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import Interval
 from layerscope.data import augment
@@ -72,7 +72,8 @@ def with_words_dropped(text: str, level: float, seed: int) -> str:
 
 def out_of_order(text: str, level: float, seed: int) -> str:
     """A share of the words in each other's places."""
-    words, rng = text.split(), _rng(text, seed)
+    words = text.split()
+    rng = _rng(text, seed)
     chosen = np.flatnonzero(rng.random(len(words)) < level)
     for here, there in zip(chosen, [words[i] for i in rng.permutation(chosen)], strict=True):
         words[here] = there
@@ -130,8 +131,14 @@ class Robustness(Study):
         conventions = {
             "models": {spec.label: model.identity},
             "texts": {one.metric: len(one.texts) for one in sets},
-            "probe": f"ridge on class indicators, trained on unchanged texts, {FOLDS} folds; mean-pooled vectors",
-            FOUND: "mean reciprocal rank of the unchanged text among all, by cosine, centered on the unchanged texts",
+            "probe": (
+                f"ridge on class indicators, trained on unchanged texts, {FOLDS} folds; "
+                "mean-pooled vectors"
+            ),
+            FOUND: (
+                "mean reciprocal rank of the unchanged text among all, by cosine, centered on the "
+                "unchanged texts"
+            ),
             "levels": "the share of words touched",
             "intervals": "over texts; drops are paired",
         }
@@ -190,14 +197,16 @@ def read_set(name: str, request: Request) -> TextSet:
         labeled = read_labels(name)
         if labeled.kind != "classification":
             raise DataError(
-                f"{name} holds {labeled.kind}, not classes: a file for this study has the columns text,label."
+                f"{name} holds {labeled.kind}, not classes: a file for this study has the columns "
+                "text,label."
             )
         rows = list(zip(labeled.sides[0], labeled.targets.tolist(), strict=True))
     else:
         entry = TASKS.get(name)
         if entry.task_type != "Classification":
             raise DataError(
-                f"{name} is a task of the type {entry.task_type}; this study takes classification tasks."
+                f"{name} is a task of the type {entry.task_type}; this study takes classification "
+                "tasks."
             )
         splits = entry.splits()
         rows = [(row["text"], row["label"]) for row in splits["test"]]
@@ -209,7 +218,8 @@ def read_set(name: str, request: Request) -> TextSet:
     chosen = [row for row in chosen if counts[row[1]] >= FOLDS]  # a class must be in every fold
     if len(chosen) < _LEAST or len({label for _, label in chosen}) < 2:
         raise DataError(
-            f"{name} has {len(chosen)} usable labeled texts; at least {_LEAST} in two classes are needed."
+            f"{name} has {len(chosen)} usable labeled texts; at least {_LEAST} in two classes are "
+            "needed."
         )
     return TextSet(
         f"accuracy:{Path(name).stem}",
@@ -281,7 +291,8 @@ def gain_over_last(values: np.ndarray, seed: int) -> tuple[Interval, list[int]]:
     the later layer.
     """
     half = np.random.default_rng([seed, values.shape[1]]).permutation(values.shape[1]) % 2
-    gains, chosen = np.full(values.shape[1], np.nan), []
+    gains = np.full(values.shape[1], np.nan)
+    chosen = []
     for side in (0, 1):
         means = values[:, half != side].mean(1)
         best = len(means) - 1 - int(np.nanargmax(means[::-1]))
@@ -306,13 +317,24 @@ def verdict(measured: Scores, seed: int) -> list[str]:
             best = int(np.nanargmax(values.mean(1)))
             (plain_signs if kind == "none" else signs).append(gain.sign)
             where = "unchanged" if kind == "none" else f"{kind} at {level:g}"
-            text = f"{where}: best {values[best].mean():.1f} at {name_layers([best])}, last layer {values[-1].mean():.1f}"
-            out.append(
-                f"  {text}; {name_layers(chosen)}, chosen on the other half of the texts: {gain} points over the last."
+            text = (
+                f"{where}: best {values[best].mean():.1f} at {name_layers([best])}, last layer "
+                f"{values[-1].mean():.1f}"
             )
-    ahead, behind = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
-    answer = f"on perturbed texts an earlier layer clearly beats the last in {ahead} of {len(signs)} cases and clearly loses to it in "
-    answer += f"{behind}; on unchanged texts it beats it in {sum(sign > 0 for sign in plain_signs)} of {len(plain_signs)}"
+            out.append(
+                f"  {text}; {name_layers(chosen)}, chosen on the other half of the texts: {gain} "
+                "points over the last."
+            )
+    ahead = sum(sign > 0 for sign in signs)
+    behind = sum(sign < 0 for sign in signs)
+    answer = (
+        f"on perturbed texts an earlier layer clearly beats the last in {ahead} of {len(signs)} "
+        "cases and clearly loses to it in "
+    )
+    answer += (
+        f"{behind}; on unchanged texts it beats it in {sum(sign > 0 for sign in plain_signs)} of "
+        f"{len(plain_signs)}"
+    )
     return [in_short(answer), *out]
 
 

@@ -30,7 +30,8 @@ from layerscope_paper.drawing import Figure
 from layerscope_paper.studies.base import STUDIES, Study
 from layerscope_paper.studies.shared.models import Request, Spec, read_spec
 
-WORK = "parts"  # finished parts of a study, such as the profiles of its models, which can be opened on their own
+# finished parts of a study, such as the profiles of its models, which can be opened on their own
+WORK = "parts"
 
 
 @dataclass
@@ -80,7 +81,10 @@ class StudyRun(StoredRun):
         return {**facts, "rows": len(self.table), **super().summary()}
 
     def __repr__(self) -> str:
-        return f"<StudyRun {self.name}: {len(self.table)} rows. {self.verdict[0] if self.verdict else ''}>"
+        return (
+            f"<StudyRun {self.name}: {len(self.table)} rows. "
+            f"{self.verdict[0] if self.verdict else ''}>"
+        )
 
 
 def study(
@@ -185,7 +189,8 @@ def _read_texts(chosen: Study, texts: Any, column: str | None, limit: int | None
     if isinstance(texts, Corpus):
         if limit is not None or column is not None:
             raise DataError(
-                "limit and column go with texts that are yet to be read: pass them to load_corpus instead."
+                "limit and column go with texts that are yet to be read: pass them to load_corpus "
+                "instead."
             )
         return texts
     return load_corpus(texts, column=column, limit=limit)
@@ -211,7 +216,8 @@ def _measure(
     bar: Progress,
 ) -> StudyRun:
     """Run a study."""
-    clock, corpus = time.perf_counter(), request.texts
+    clock = time.perf_counter()
+    corpus = request.texts
     result = chosen.run(request, bar)
     common: dict[str, Any] = {"seed": request.seed}
     if chosen.texts:

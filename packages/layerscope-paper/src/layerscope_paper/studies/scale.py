@@ -51,13 +51,19 @@ class Scale(Study):
         if len({token_fingerprint(request, spec) for spec in specs} - {None}) > 1:
             warnings.insert(
                 0,
-                "the models do not read the same tokens: part of the difference is how the texts are cut into tokens.",
+                (
+                    "the models do not read the same tokens: part of the difference is how the "
+                    "texts are cut into tokens."
+                ),
             )
         families = {str(run.manifest["model"]["family"]) for run in runs.values()}
         if len(families) > 1:
             warnings.insert(
                 0,
-                f"these are not sizes of one family ({', '.join(sorted(families))}): more than size differs.",
+                (
+                    f"these are not sizes of one family ({', '.join(sorted(families))}): more than "
+                    "size differs."
+                ),
             )
         return Result(table, verdict(runs, sizes), runs.conventions, warnings)
 
@@ -84,7 +90,10 @@ def verdict(runs: Profiles, sizes: dict[str, int]) -> list[str]:
     (smallest, one), *_, (largest, other) = runs.items()
     valleys = runs.valleys
     kept, dropped = deeper(valleys[0], valleys[-1], runs.seed)
-    where = f"from {smallest} ({sizes[smallest] / 1e6:.3g} M) to {largest} ({sizes[largest] / 1e6:.3g} M)"
+    where = (
+        f"from {smallest} ({sizes[smallest] / 1e6:.3g} M) to {largest} ({sizes[largest] / 1e6:.3g} "
+        "M)"
+    )
     text = f"The deepest dip of prompt entropy {_DEEPENS[kept.sign]} {where}: {kept} nats"
     out = [f"{text}; without the sink token it {_DEEPENS[dropped.sign]}, {dropped}."]
     if len(valleys) > 2:
@@ -100,7 +109,8 @@ def verdict(runs: Profiles, sizes: dict[str, int]) -> list[str]:
         )
         means.append(mean_of(large - small, runs.seed))
     out.append(
-        f"Mean over layers, {largest} minus {smallest}: {means[0]}; without the sink token {means[1]}."
+        f"Mean over layers, {largest} minus {smallest}: {means[0]}; without the sink token "
+        f"{means[1]}."
     )
     same = f"without the sink token it {_DEEPENS[dropped.sign]}"
     tail = "the same holds without the sink token" if kept.sign == dropped.sign else same

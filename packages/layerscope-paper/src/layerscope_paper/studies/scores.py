@@ -96,7 +96,10 @@ class Scores(Study):
             "metrics_on": "each task's own texts"
             if request.options["task_texts"]
             else "the corpus",
-            "chance": "smooth-curve nulls: random phase and permuted increments; p is the larger, corrected for all metrics",
+            "chance": (
+                "smooth-curve nulls: random phase and permuted increments; p is the larger, "
+                "corrected for all metrics"
+            ),
         }
         warnings = [
             f"{each.label}: {line}"
@@ -247,45 +250,67 @@ def choose_by_lowest(curves: pd.DataFrame, scores: pd.DataFrame, rules: list[str
 
 def _verdict(found: list[_Found]) -> list[str]:
     out: list[str] = []
-    inner, clear, beyond, of, rules = 0, 0, 0, 0, []
+    inner = 0
+    clear = 0
+    beyond = 0
+    of = 0
+    rules = []
     for each in found:
         means = each.means()
         best = int(means.idxmax())  # type: ignore[call-overload]
-        last, gain = int(means.index.max()), each.best_gain()
+        last = int(means.index.max())
+        gain = each.best_gain()
         inner += best < last
         clear += gain.sign > 0 and gain.n >= _FEWEST_TASKS
         tasks = each.scores["task"].nunique()
-        text = f"{each.label}: the best mean over {tasks} tasks is {means[best]:.2f} at layer {best} of {each.blocks}, the last "
+        text = (
+            f"{each.label}: the best mean over {tasks} tasks is {means[best]:.2f} at layer {best} "
+            f"of {each.blocks}, the last "
+        )
         out.append(
-            f"{text}layer has {means[last]:.2f}; the gain is {gain} points over tasks, chosen on the same tasks."
+            f"{text}layer has {means[last]:.2f}; the gain is {gain} points over tasks, chosen on "
+            "the same tasks."
         )
         rows, sure = _clear(each.found.layers)
-        beyond, of = beyond + len(sure), of + len(rows)
+        beyond = beyond + len(sure)
+        of = of + len(rows)
         out.append(
-            f"  Beyond unrelated curves of the same shape (distance correlation, corrected for {len(rows)} metrics): "
-            f"{join_words(sure) or 'none'}. It depends on the null: "
+            "  Beyond unrelated curves of the same shape (distance correlation, corrected for "
+            f"{len(rows)} metrics): {join_words(sure) or 'none'}. It depends on the null: "
             f"{int((rows['p_phase'] < 0.05).sum())} have p < 0.05 by random phase, "
-            f"{int((rows['p_increments'] < 0.05).sum())} by permuted increments, before the correction."
+            f"{int((rows['p_increments'] < 0.05).sum())} by permuted increments, before the "
+            "correction."
         )
         together, sure = _clear(each.found.over_tasks)
         said = "nothing can be said: fewer than two have curves at the same layers"
         if len(together):
-            said = f"all drawn together: {join_words(sure) or 'none'}, over {int(together['tasks'].max())} tasks"
+            said = (
+                f"all drawn together: {join_words(sure) or 'none'}, over "
+                f"{int(together['tasks'].max())} tasks"
+            )
         out.append(f"  In the mean over single tasks {said}.")
         for rule in dict.fromkeys(each.choices["rule"]):
             gain = each.gain_of(rule)
             rules.append(gain.sign if gain.n >= _FEWEST_TASKS else 0)
             heading = metrics()[rule].info.title
             out.append(
-                f"  Each task's layer by the lowest {heading}: {gain} points over the last layer, over {gain.n} tasks."
+                f"  Each task's layer by the lowest {heading}: {gain} points over the last layer, "
+                f"over {gain.n} tasks."
             )
     out += _over_models(found)
-    answer = f"an inner layer has the best mean score in {inner} of {len(found)} model{'s' * (len(found) > 1)}"
+    answer = (
+        f"an inner layer has the best mean score in {inner} of {len(found)} "
+        f"model{'s' * (len(found) > 1)}"
+    )
     answer += f" (clearly in {clear})" * bool(inner)
     answer += f"; {beyond} of {of} metrics go with the scores beyond chance"
     if rules:
-        up, down = sum(sign > 0 for sign in rules), sum(sign < 0 for sign in rules)
-        answer += f"; of {len(rules)} label-free choices {up} clearly beat the last layer and {down} clearly lose to it"
+        up = sum(sign > 0 for sign in rules)
+        down = sum(sign < 0 for sign in rules)
+        answer += (
+            f"; of {len(rules)} label-free choices {up} clearly beat the last layer and {down} "
+            "clearly lose to it"
+        )
     return [in_short(answer), *out]
 
 
@@ -308,11 +333,14 @@ def _over_models(found: list[_Found]) -> list[str]:
     if table.empty:
         count = len(set(families.values()))
         return [
-            f"Over models nothing can be said: {count} families, and a test over them needs {FEWEST_FAMILIES}."
+            (
+                f"Over models nothing can be said: {count} families, and a test over them needs "
+                f"{FEWEST_FAMILIES}."
+            )
         ]
     return [
-        f"Over {int(table['families'].max())} families of models (t-test, Holm over {len(table)} metrics): "
-        f"{join_words(sure) or 'no metric'} beyond chance."
+        f"Over {int(table['families'].max())} families of models (t-test, Holm over {len(table)} "
+        f"metrics): {join_words(sure) or 'no metric'} beyond chance."
     ]
 
 

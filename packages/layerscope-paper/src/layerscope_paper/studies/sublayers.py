@@ -114,8 +114,9 @@ class Sublayers(Study):
         parts = {part for taps in model.anatomy.taps for part in taps}
         if not parts:
             raise LayerscopeError(
-                f"{given.label} is read as the {model.anatomy.family} family, which names no states inside its blocks. "
-                "Studies of whole layers (extreme, compare, scale) work; so does another family= that fits the model."
+                f"{given.label} is read as the {model.anatomy.family} family, which names no "
+                "states inside its blocks. Studies of whole layers (extreme, compare, scale) work; "
+                "so does another family= that fits the model."
             )
         spec = given if runs_elsewhere(request) else Spec(model, given.label)
         run = profile_of(request, spec, ["prompt_entropy"], bar, SITES)
@@ -142,9 +143,17 @@ class Sublayers(Study):
             "models": {given.label: model.identity},
             "residual": model.anatomy.residual,
             "rows": "centered-unit",
-            "prompt_effective_rank": "exp of the entropy of σ / Σσ of a prompt's token states, rows as for prompt entropy",
-            "final_norm_where": "on states of the residual stream; branches and norms inside blocks are always raw",
-            "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
+            "prompt_effective_rank": (
+                "exp of the entropy of σ / Σσ of a prompt's token states, rows as for prompt "
+                "entropy"
+            ),
+            "final_norm_where": (
+                "on states of the residual stream; branches and norms inside blocks are always raw"
+            ),
+            "sink": (
+                "the token with the largest norm, found per prompt and site on states without the "
+                "final norm"
+            ),
         }
         return Result(table, sentences, conventions, run.manifest["warnings"])
 
@@ -206,7 +215,8 @@ def block_steps(parts: set[str], residual: str) -> list[BlockStep]:
     >>> [step.name for step in block_steps({"norm1", "attn"}, "single")]
     ['norm', 'mixer', 'residual sum', 'mixer → sum']
     """
-    single, both = residual == "single", "mid" in parts
+    single = residual == "single"
+    both = "mid" in parts
     attention = "mixer" if single else "attention"
     summed = "sum and norm" if residual == "post-norm" else "residual sum"
     before = "mid" if both else STREAM
@@ -237,15 +247,18 @@ def what_is_missing(anatomy: Anatomy) -> list[str]:
     sentences = []
     if anatomy.residual == "parallel":
         sentences.append(
-            "attention and MLP read the same input and are added at once: there is no state between them (`mid`)."
+            "attention and MLP read the same input and are added at once: there is no state "
+            "between them (`mid`)."
         )
     elif anatomy.residual == "single":
         sentences.append(
-            "blocks have a single branch (a mixer, read as `attn`): there is no MLP and no state between two sums."
+            "blocks have a single branch (a mixer, read as `attn`): there is no MLP and no state "
+            "between two sums."
         )
     elif anatomy.residual == "post-norm":
         sentences.append(
-            "the norm comes after each sum: `mid` and the block's output are normed, and branches read them so."
+            "the norm comes after each sum: `mid` and the block's output are normed, and branches "
+            "read them so."
         )
     missing = [part for part in ("attn", "mid", "mlp", "norm1", "norm2") if part not in have]
     if missing and not sentences:
@@ -268,7 +281,8 @@ def prompt_ranks(
 
     def measure(items: list[int], batch: Batch, index: int, raw: Tensor, state: Tensor) -> None:
         if raw.device.type == "mps":  # float64 does not exist there
-            raw, state = raw.cpu(), state.cpu()
+            raw = raw.cpu()
+            state = state.cpu()
         mask = None if batch.mask is None else batch.mask.to(raw.device)
         position = largest_token(token_norms(raw), mask)
         prepared = prepare_tokens(
@@ -355,7 +369,10 @@ def verdict(inside: Inside, seed: int) -> list[str]:
         kept, dropped = means_of(
             (inside.mean_change(metric, s, sums, range(inside.n_blocks)) for s in SINKS), seed
         )
-        text = f"On average over all blocks, the {name} of a prompt's tokens {MOVES[kept.sign]} in a residual sum: {kept}{unit}"
+        text = (
+            f"On average over all blocks, the {name} of a prompt's tokens {MOVES[kept.sign]} in a "
+            f"residual sum: {kept}{unit}"
+        )
         out.append(f"{text}; without the sink token {dropped}.")
     for sink, words in (
         ("keep", "Mean over blocks: prompt entropy is"),
@@ -374,7 +391,8 @@ def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[s
     top = int(np.argmax(curve[: low + 1]))
     if low == top:
         return "prompt entropy never falls along the residual stream", []
-    whole, parts = {}, {}
+    whole = {}
+    parts = {}
     for sink in SINKS:
         change = inside.at("prompt_entropy", sink, stream[low]) - inside.at(
             "prompt_entropy", sink, stream[top]
@@ -387,10 +405,14 @@ def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[s
         parts[sink] = join_words(
             f"{mean_of(np.asarray(change), seed)} in the {name}" for name, change in moved.items()
         )
-    kept, dropped = whole["keep"], whole["drop"]
+    kept = whole["keep"]
+    dropped = whole["drop"]
     where = f"from layer {top} to layer {low}"
     out = [
-        f"Prompt entropy along the residual stream falls most {where}, {kept} nats: {parts['keep']}.",
+        (
+            f"Prompt entropy along the residual stream falls most {where}, {kept} nats: "
+            f"{parts['keep']}."
+        ),
         f"Without the sink token: {dropped}, {parts['drop']}.",
     ]
     changes = [
@@ -400,22 +422,29 @@ def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[s
     ]
     values, step, k = min(changes, key=lambda change: float(np.nanmean(change[0])))
     without = mean_of(inside.change("prompt_entropy", "drop", step, k), seed)
-    text = f"The single step that lowers it most is the {step.name} in block.{k}, {mean_of(values, seed)}"
+    text = (
+        f"The single step that lowers it most is the {step.name} in block.{k}, "
+        f"{mean_of(values, seed)}"
+    )
     out.append(f"{text}; without the sink token {without}.")
     if not kept.sign:
         return (
             f"no clear compression: the largest fall of prompt entropy, {where}, is uncertain",
             out,
         )
-    left = "it is not clear whether anything is left without the sink token"  # no surer than the intervals
+    # no surer than the intervals
+    left = "it is not clear whether anything is left without the sink token"
     if dropped.high < 0:
-        left = f"{min(1.0, dropped.value / kept.value):.0%} of it is left without the sink token".replace(
-            "%", " %"
-        )
+        left = (
+            f"{min(1.0, dropped.value / kept.value):.0%} of it is left without the sink token"
+        ).replace("%", " %")
     elif dropped.low > kept.high:
         left = "it is gone without the sink token"
     return (
-        f"prompt entropy falls most {where}, and {left}; the largest single step is the {step.name} in block.{k}",
+        (
+            f"prompt entropy falls most {where}, and {left}; the largest single step is the "
+            f"{step.name} in block.{k}"
+        ),
         out,
     )
 

@@ -76,7 +76,10 @@ class Theory(Study):
         )
         table = tabulate(trials, request.seed)
         conventions = {
-            "margin": "in nats (Theorems 5 and 6: of e^(−S_2)); negative where a case breaks the statement by more than 1e-9",
+            "margin": (
+                "in nats (Theorems 5 and 6: of e^(−S_2)); negative where a case breaks the "
+                "statement by more than 1e-9"
+            ),
             "source": "arXiv 2502.02013, Section 3.4 and Appendix G",
             "arithmetic": "float64",
         }
@@ -141,7 +144,8 @@ def _rank_rows(seed: int) -> list[dict[str, Any]]:
 def _entropy_rows(seed: int) -> list[dict[str, Any]]:
     """S_2 of N prompts (x) with and without the trace, for maximal and minimal prompt entropy: the
     mean over draws."""
-    rows, width = [], 16
+    rows = []
+    width = 16
     for n in _SIZES:
         drawn_values: dict[tuple[str, str], list[float]] = {}
         for i in range(_DRAWS):
@@ -201,15 +205,24 @@ def _sentence(trials: Sequence[Trial]) -> str:
         origin = f"{where['kind']}, seed {where['seed']}" + (
             f", step {where['climbed']} of the climb" if "climbed" in where else ""
         )
-        return f"{name} False: broken by {_counts(trials, broken=True)}, by up to {-worst.margin:.3g} ({origin})."
+        return (
+            f"{name} False: broken by {_counts(trials, broken=True)}, by up to {-worst.margin:.3g} "
+            f"({origin})."
+        )
     broken = sum(t.violations for t in trials)
     if broken:
-        return f"{name} Holds: {broken:,} outside in {_counts(trials)}, fewer than the {100 * statement.share:.0f} % it allows."
+        return (
+            f"{name} Holds: {broken:,} outside in {_counts(trials)}, fewer than the "
+            f"{100 * statement.share:.0f} % it allows."
+        )
     margin = min(t.margin for t in trials)
     tight = "it is met exactly by some" if abs(margin) <= SLACK else f"tightest margin {margin:.2g}"
     empty = ""
     if (statement.theorem, statement.version) == ("Theorem 5", "printed"):
-        empty = f" But it says nothing: where its probability is above zero, ε is more than {emptiness():,.0f} times N/L²."
+        empty = (
+            " But it says nothing: where its probability is above zero, ε is more than "
+            f"{emptiness():,.0f} times N/L²."
+        )
     return f"{name} Holds in {_counts(trials)}; {tight}.{empty}"
 
 
@@ -218,7 +231,8 @@ def _counts(trials: Sequence[Trial], broken: bool = False) -> str:
     for way in ("random", "adversarial"):
         chosen = [t for t in trials if t.search == way]
         if chosen:
-            checks, wrong = sum(t.checks for t in chosen), sum(t.violations for t in chosen)
+            checks = sum(t.checks for t in chosen)
+            wrong = sum(t.violations for t in chosen)
             parts.append(
                 f"{wrong:,} of {checks:,} {way} cases" if broken else f"{checks:,} {way} cases"
             )
@@ -230,17 +244,21 @@ def _trace(table: pd.DataFrame) -> str:
         "value"
     ]
     sizes = rows.index.get_level_values("x")
-    few, many = int(sizes.min()), int(sizes.max())
+    few = int(sizes.min())
+    many = int(sizes.max())
 
     def at(version: str, n: int) -> list[str]:
         return [f"{float(rows[theorem, version, n]):.2f}" for theorem in ("Theorem 5", "Theorem 6")]
 
-    fair, printed, start = at("trace divided", many), at("printed", many), at("printed", few)
+    fair = at("trace divided", many)
+    printed = at("printed", many)
+    start = at("printed", few)
     return (
-        f"Once the trace is divided out, Theorems 5 and 6 say the same: {many} prompts in 16 dimensions have S_2 = {fair[0]} "
-        f"nats under maximal and {fair[1]} under minimal prompt entropy. As printed, S_2 falls as prompts are added (from {few} "
-        f"to {many}: {start[0]} to {printed[0]} and {start[1]} to {printed[1]}) and goes below zero: the difference between the "
-        "theorems is the length of the mean vectors, not their diversity."
+        f"Once the trace is divided out, Theorems 5 and 6 say the same: {many} prompts in 16 "
+        f"dimensions have S_2 = {fair[0]} nats under maximal and {fair[1]} under minimal prompt "
+        f"entropy. As printed, S_2 falls as prompts are added (from {few} to {many}: {start[0]} to "
+        f"{printed[0]} and {start[1]} to {printed[1]}) and goes below zero: the difference between "
+        "the theorems is the length of the mean vectors, not their diversity."
     )
 
 
@@ -277,7 +295,8 @@ def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
         (COLORS[0], "Theorem 5", "maximal"),
         (COLORS[1], "Theorem 6", "minimal"),
     ):
-        mine, label = rows[rows["theorem"] == theorem], f"{name} prompt entropy (Th. {theorem[-1]})"
+        mine = rows[rows["theorem"] == theorem]
+        label = f"{name} prompt entropy (Th. {theorem[-1]})"
         printed, divided = (
             mine[mine["version"] == version] for version in ("printed", "trace divided")
         )

@@ -18,13 +18,15 @@ _MOST = 12  # lines on one chart
 
 def _few_metrics(names: Any) -> list[str]:
     """The first main metrics among `names`; none of those from outside is left out."""
-    shown, known = main_metrics(names), metrics()
+    shown = main_metrics(names)
+    known = metrics()
     return [*shown[:3], *(name for name in shown[3:] if is_plugin(known[name]))]
 
 
 def section(run: Any) -> Section:
     """Return one section for all jobs; each job's own folder opens as a run of its own."""
-    jobs, table = run.jobs, run.table
+    jobs = run.jobs
+    table = run.table
     ended = jobs["status"].value_counts()
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
     words = [f"{len(jobs)} jobs in {run.name}: {states}."]

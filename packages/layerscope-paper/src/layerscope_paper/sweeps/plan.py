@@ -83,7 +83,8 @@ class SweepPlan:
 
     def only(self, names: Iterable[str] | None) -> SweepPlan:
         """The same plan with some of its steps, by name."""
-        wanted, known = list(names or ()), [step.name for step in self.steps]
+        wanted = list(names or ())
+        known = [step.name for step in self.steps]
         for name in wanted:
             if name not in known:
                 raise UnknownNameError(f"step of {self.name}", name, known)
@@ -101,14 +102,15 @@ class SweepPlan:
             place = kind(self.out or "")
             if place.anchor or ".." in place.parts or place.parts[:1] == ("~",):
                 raise PlanError(
-                    f"the plan's `out` ({self.out!r}) is not in the folder that the command runs in. A plan may be somebody "
-                    "else's: say it yourself with out=."
+                    f"the plan's `out` ({self.out!r}) is not in the folder that the command runs "
+                    "in. A plan may be somebody else's: say it yourself with out=."
                 )
         if (
             not Path(self.out or "").resolve().is_relative_to(Path.cwd().resolve())
         ):  # a link may lead elsewhere
             raise PlanError(
-                f"the plan's `out` ({self.out!r}) is a link out of the folder that the command runs in: give out=."
+                f"the plan's `out` ({self.out!r}) is a link out of the folder that the command "
+                "runs in: give out=."
             )
         return self.out
 
@@ -139,15 +141,15 @@ def read_plan(source: str | Path | Mapping[str, Any]) -> SweepPlan:
 
     path = Path(source).expanduser()
     if str(source) in recipes():
-        text, base = (
-            resources.files(_RECIPES).joinpath(f"{source}.yaml").read_text(encoding="utf-8"),
-            Path(),
-        )
+        text = resources.files(_RECIPES).joinpath(f"{source}.yaml").read_text(encoding="utf-8")
+        base = Path()
     elif path.is_file():
-        text, base = _read_text(path), path.parent
+        text = _read_text(path)
+        base = path.parent
     elif path.suffix or path.name != str(source):
         raise PlanError(
-            f"there is no file {str(source)!r}. Give a YAML file (docs/clusters.md shows one), or {', '.join(recipes())}."
+            f"there is no file {str(source)!r}. Give a YAML file (docs/clusters.md shows one), or "
+            f"{', '.join(recipes())}."
         )
     else:
         raise UnknownNameError("recipe", str(source), recipes(), "A .yaml file can be given too.")
@@ -186,7 +188,8 @@ def _plan(content: dict[str, Any], base: Path, name: str) -> SweepPlan:
     given: Any = content.get("models")
     if given is None and "steps" not in content:
         raise PlanError(
-            "`models` is missing: a list of catalogue names, hub ids or folders. (Or give a list of `steps`.)"
+            "`models` is missing: a list of catalogue names, hub ids or folders. (Or give a list "
+            "of `steps`.)"
         )
     corpora, steps = ([], []) if given is None else _grid(content, base)
     defaults = _settings(content.get("defaults"), "defaults", list(_DEFAULTS))
@@ -219,7 +222,8 @@ def _grid(content: dict[str, Any], base: Path) -> tuple[list[PlannedCorpus], lis
     }
     if "data" in settings.get("profile", {}):
         raise PlanError(
-            "profile has `data`: name what all models read under `corpora`, or give the profile under `steps`."
+            "profile has `data`: name what all models read under `corpora`, or give the profile "
+            "under `steps`."
         )
     # without any corpora `lee`, unless the plan evaluates or probes and does not mention profiles
     given = content.get("corpora", ["lee"] if "profile" in settings or not settings else [])
@@ -259,7 +263,8 @@ def _model(one: Any, where: str, base: Path) -> list[Spec]:
     _only(one, [*_MODEL, *options], where)
     if "name" not in one and "checkpoints" not in one:
         raise PlanError(
-            f"{where} needs a `name` (catalogue name, hub id or folder), or `checkpoints` (folders)."
+            f"{where} needs a `name` (catalogue name, hub id or folder), or `checkpoints` "
+            "(folders)."
         )
     chosen = {
         key: tuple(value) if key == "adapters" else value
@@ -269,7 +274,8 @@ def _model(one: Any, where: str, base: Path) -> list[Spec]:
     if "checkpoints" in one:
         if "revisions" in one or "name" in one:
             raise PlanError(
-                f"{where} has `checkpoints`, which are folders: `name` and `revisions` go with hub models."
+                f"{where} has `checkpoints`, which are folders: `name` and `revisions` go with hub "
+                "models."
             )
         patterns = _names(one["checkpoints"], f"{where}.checkpoints")
         return [
@@ -354,20 +360,20 @@ def _steps(
     ]
     if len(kinds) != 1:
         raise PlanError(
-            f"{where} names no `study` (or `profile`, `evaluate`, `probe`), or more than one of them."
+            f"{where} names no `study` (or `profile`, `evaluate`, `probe`), or more than one of "
+            "them."
         )
     _only(raw, _STEP, where)
     kind = kinds[0]
     if kind != "study" and "options" in raw:
         raise PlanError(
-            f"{where} has `options`, which go with a `study`: write settings of `{kind}` under `{kind}`."
+            f"{where} has `options`, which go with a `study`: write settings of `{kind}` under "
+            f"`{kind}`."
         )
     settings = {**settings, **{key: raw[key] for key in _DEFAULTS if key in raw}}
     corpus = _corpus({key: settings[key] for key in ("data", "column", "limit")}, where, base)
-    about, options = (
-        str(raw.get("about") or ""),
-        _expect(raw.get("options") or {}, dict, f"{where}.options", "a mapping of options"),
-    )
+    about = str(raw.get("about") or "")
+    options = _expect(raw.get("options") or {}, dict, f"{where}.options", "a mapping of options")
     specs = _models(
         _expect(raw.get("models") or [], list, f"{where}.models", "a list of models"),
         f"{where}.models",
@@ -436,7 +442,8 @@ def _name(name: str, where: str, taken: set[str]) -> str:
         or name.casefold().endswith(_OWN_ENDINGS)
     ):
         raise PlanError(
-            f"{where}: the name {name!r} is taken, or is not fit for a folder. Give each step a plain `name` of its own."
+            f"{where}: the name {name!r} is taken, or is not fit for a folder. Give each step a "
+            "plain `name` of its own."
         )
     return name
 

@@ -169,10 +169,12 @@ def _run(
     folder: Path,
     command: Command,
 ) -> dict[str, StepResult]:
-    engine, bar = command.engine, command.bar
+    engine = command.engine
+    bar = command.bar
     memory = max((step.memory for step in plan.steps), default=0)
     work = StepWork(folder, corpora, memory, alone=not engine.remote)
-    order, advance = list(plan.steps), ignore_progress
+    order = list(plan.steps)
+    advance = ignore_progress
     if engine.remote:
         order.sort(
             key=lambda step: -step.memory
@@ -194,7 +196,9 @@ class _StepProgress:
     """The bar of a plan that runs here: the stages of each step, behind its number and its name."""
 
     def __init__(self, bar: Progress, names: Sequence[str]) -> None:
-        self._bar, self._names, self._name = bar, list(names), ""
+        self._bar = bar
+        self._names = list(names)
+        self._name = ""
 
     def next(self, name: str) -> None:
         """A step starts."""
@@ -221,12 +225,10 @@ class StepWork(Work[Step, StepResult]):
         alone: bool = True,
     ) -> None:
         """`alone`: whether one step at a time runs on a machine."""
-        self.out, self.corpora, self.memory, self.alone = (
-            out.absolute(),
-            dict(corpora),
-            memory,
-            alone,
-        )
+        self.out = out.absolute()
+        self.corpora = dict(corpora)
+        self.memory = memory
+        self.alone = alone
         self.progress: _StepProgress | None = None
         self.mark = f"{self.out} {time.time_ns()}"
         atomic.write_text(self.out / _MARK, self.mark)

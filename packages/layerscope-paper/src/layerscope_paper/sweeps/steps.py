@@ -188,7 +188,8 @@ def profile_config(step: Step) -> ProfileConfig:
 
 def _weight_bytes(spec: Spec) -> int:
     """The size of a model's weights, where its files or the catalogue tell."""
-    name, entries = str(spec.model).partition("@")[0], catalogue()
+    name = str(spec.model).partition("@")[0]
+    entries = catalogue()
     if name in entries:
         return 4 * entries[name].parameters
     folder = Path(name).expanduser()

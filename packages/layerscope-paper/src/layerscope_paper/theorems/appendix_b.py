@@ -62,17 +62,24 @@ def rows() -> list[Row]:
     worst = max(ratios.values())
     least = int(np.ceil(2 * np.log(1000**2 * np.sqrt(2 * np.pi)) / 0.1**2))
     bound = (
-        f"claim: LogDet entropy bounds S₁ from below; here it is {logdet_entropy(spectrum):.2f}, S₁ = log 2 = "
-        f"{shannon(spectrum):.2f}. It depends on the scale of K, which S₁ does not see"
+        f"claim: LogDet entropy bounds S₁ from below; here it is {logdet_entropy(spectrum):.2f}, "
+        f"S₁ = log 2 = {shannon(spectrum):.2f}. It depends on the scale of K, which S₁ does not see"
     )
-    empty = "with K divided by its trace it holds for every K, and says nothing: the left side is at most −log 2, S₁ at least 0"
-    weights = f"claim: with larger α smaller eigenvalues contribute more; it is the other way round ({shown})"
+    empty = (
+        "with K divided by its trace it holds for every K, and says nothing: the left side is at "
+        "most −log 2, S₁ at least 0"
+    )
+    weights = (
+        "claim: with larger α smaller eigenvalues contribute more; it is the other way round "
+        f"({shown})"
+    )
     angles = (
-        "of one pair, over 49 values of ε; below 1 for each of these D, so the union over pairs holds too. It depends on "
-        "uniform directions, which states of a model do not have, and is empty in few dimensions: 1000 vectors and ε = 0.1 "
-        f"need D > {least:,}"
+        "of one pair, over 49 values of ε; below 1 for each of these D, so the union over pairs "
+        "holds too. It depends on uniform directions, which states of a model do not have, and is "
+        f"empty in few dimensions: 1000 vectors and ε = 0.1 need D > {least:,}"
     )
-    weight, less = small[-1] - small[0], "weight of the smaller half, α = 4 − α = 0.5"
+    weight = small[-1] - small[0]
+    less = "weight of the smaller half, α = 4 − α = 0.5"
     return [
         Row("K = 10·I₂", "LogDet − S₁", excess, excess <= 0, bound),
         Row("K = 10·I₂, trace 1", "LogDet − S₁", divided, divided <= 0, empty),

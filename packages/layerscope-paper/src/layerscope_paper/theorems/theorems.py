@@ -137,7 +137,8 @@ def both_bounds(case: Case) -> float:
     """Margin of 1/N ≤ e^{−S_2} ≤ 1/N + (1 − 1/N) max⟨u_i, u_j⟩², with the trace divided out; needs
     rows q_i of one length."""
     q = case["q"]
-    n, value = len(q), collisions(q, divided=True)
+    n = len(q)
+    value = collisions(q, divided=True)
     cosines = unit(q) @ unit(q).T
     largest = float(np.abs(cosines - np.diag(np.diag(cosines))).max()) if n > 1 else 0.0
     return min(value - 1 / n, 1 / n + (1 - 1 / n) * largest**2 - value)
@@ -167,7 +168,8 @@ def _trace_statements(
     def margin(case: Case, divided: bool) -> float:
         return float(case["epsilon"] - abs(collisions(case["q"], divided) - value(case)))
 
-    printed, divided = partial(margin, divided=False), partial(margin, divided=True)
+    printed = partial(margin, divided=False)
+    divided = partial(margin, divided=True)
     allowed = 1 - PROBABILITY
     text = f"|e^{{−S_2}} − {target}| ≤ ε"
     bounds = "1/N ≤ e^{−S_2} ≤ 1/N + (1 − 1/N) max cos², S_2 of Eq. 1"
@@ -305,10 +307,13 @@ def draw_joint(kind: str, rng: Rng) -> Case:
 
 def infonce_bound(case: Case) -> float:
     """log N − InfoNCE, expected over N draws of (x, z), summed over all of them exactly."""
-    joint, critic, n = np.asarray(case["joint"]), np.asarray(case["critic"]), case["samples"]
+    joint = np.asarray(case["joint"])
+    critic = np.asarray(case["critic"])
+    n = case["samples"]
     cells = np.array(list(product(range(joint.shape[0]), range(joint.shape[1]))))
     draws = np.array(list(product(range(len(cells)), repeat=n)))
-    x, z = cells[draws, 0], cells[draws, 1]
+    x = cells[draws, 0]
+    z = cells[draws, 1]
     chance = joint[x, z].prod(axis=1)
     scores = critic[x[:, :, None], z[:, None, :]]
     top = scores.max(axis=2, keepdims=True)
@@ -366,7 +371,8 @@ def draw_cloud(kind: str, rng: Rng) -> Case:
 def matrix_reading(case: Case) -> float:
     """S_1 of the prompts' vectors − (log N − InfoNCE): two views, 2N − 2 negatives, cosine over the
     temperature."""
-    a, b = case["a"], case["b"]
+    a = case["a"]
+    b = case["b"]
     n = len(a)
     both = unit(np.concatenate([a, b]))
     scores = both @ both.T / TEMPERATURE

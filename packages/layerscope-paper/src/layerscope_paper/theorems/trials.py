@@ -80,7 +80,8 @@ class Trial:
         self.checks += 1
         self.violations += margin < -SLACK
         if margin < self.margin:
-            self.margin, self.worst = margin, {**where, "margin": margin, "case": describe(case)}
+            self.margin = margin
+            self.worst = {**where, "margin": margin, "case": describe(case)}
 
     @property
     def counterexample(self) -> str:
@@ -119,7 +120,8 @@ def search(statement: Statement, kind: str, starts: int, seed: int, steps: int =
     for start in range(starts):
         origin = seeds(seed, statement, kind, start)
         case = statement.draw(kind, np.random.default_rng(origin))
-        best, step = statement.margin(case), 0.3
+        best = statement.margin(case)
+        step = 0.3
         trial.note(case, best, {"kind": kind, "seed": origin} | ({"climbed": 0} if steps else {}))
         rng = np.random.default_rng([*origin, 1])
         for number in range(1, steps + 1):
@@ -128,7 +130,9 @@ def search(statement: Statement, kind: str, starts: int, seed: int, steps: int =
             margin = statement.margin(other)
             trial.note(other, margin, {"kind": kind, "seed": origin, "climbed": number})
             if margin < best:
-                case, best, step = other, margin, min(1.0, step * 1.3)
+                case = other
+                best = margin
+                step = min(1.0, step * 1.3)
             else:
                 step = max(1e-6, step * 0.93)
     return trial

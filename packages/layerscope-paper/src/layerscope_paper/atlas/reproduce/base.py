@@ -102,7 +102,8 @@ TITLES = {
 }
 
 
-ABSOLUTE, SIGNED = "curvature", "curvature[signed]"
+ABSOLUTE = "curvature"
+SIGNED = "curvature[signed]"
 ESTIMATED = "π − the published value, exact where every angle is obtuse"
 
 
@@ -180,7 +181,10 @@ def valley_words(values: Array) -> str:
     found = find_valley(values)
     assert found is not None, "the atlas has every layer of these curves"
     called = "" if found.clear else f", too little for a valley (at least {LEAST_SHARE:.0%})"
-    return f"nats below the lower shoulder: {found.share:.1%} of it{called}; deepest at layer {found.place} of {len(values) - 1}"
+    return (
+        f"nats below the lower shoulder: {found.share:.1%} of it{called}; deepest at layer "
+        f"{found.place} of {len(values) - 1}"
+    )
 
 
 def middle(values: Array) -> Array:

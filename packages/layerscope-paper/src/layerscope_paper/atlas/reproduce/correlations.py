@@ -78,7 +78,8 @@ def told_power(
 def models_together(convention: str) -> pd.DataFrame:
     """The test over families of models, one row per metric and measure; what both measures need is
     drawn once."""
-    found, families = {}, {}
+    found = {}
+    families = {}
     for name in EVERY_MODEL:
         tables = correlation_tables(name, convention)
         mine = tables.metrics[tables.metrics["metric"].isin(ORDER)]
@@ -120,8 +121,9 @@ def models_row(convention: str, measure: str) -> Row:
         for row in table.itertuples()
     )
     note = (
-        f"t over {int(table['families'].max())} families of {len(EVERY_MODEL)} models: {values}. With so few families only a "
-        "relation that holds in each of them can be found; claim: all of them"
+        f"t over {int(table['families'].max())} families of {len(EVERY_MODEL)} models: {values}. "
+        "With so few families only a relation that holds in each of them can be found; claim: all "
+        "of them"
     )
     return Row(
         f"{len(EVERY_MODEL)} models",
@@ -141,9 +143,10 @@ def pick(table: pd.DataFrame, metric: str, measure: str) -> pd.Series:
 def described(row: pd.Series) -> str:
     """Interval, chance level and p in words."""
     return (
-        f"95 %{Interval.from_row(row).ends(2, signed=False)}; unrelated curves as smooth give {row['null_mean']:.2f} "
-        f"(95 % below {row['null_95']:.2f}); p = {row['p_phase']:.3f} by random phase, {row['p_increments']:.3f} by permuted "
-        f"increments; for all metrics {row['p_adjusted']:.3f}"
+        f"95 %{Interval.from_row(row).ends(2, signed=False)}; unrelated curves as smooth give "
+        f"{row['null_mean']:.2f} (95 % below {row['null_95']:.2f}); p = {row['p_phase']:.3f} by "
+        f"random phase, {row['p_increments']:.3f} by permuted increments; for all metrics "
+        f"{row['p_adjusted']:.3f}"
     )
 
 
@@ -176,7 +179,8 @@ def distance_row(model: str, convention: str, measures: tuple[str, ...], metric:
     row = pick(layer_correlations(model, convention, measures), metric, "dcor")
     power, told = told_power(model, convention, measures, "dcor", metric)
     note = f"{described(row)}; claim: strong, judged as beyond chance; {told}"
-    beyond, tasks = bool(row["p_adjusted"] < 0.05), int(row["tasks"])
+    beyond = bool(row["p_adjusted"] < 0.05)
+    tasks = int(row["tasks"])
     value = float(row["value"])
     return Row(model, f"dcor {named(metric)}", value, beyond, note, tasks, power=power)
 
@@ -211,7 +215,8 @@ def _fig3_rows(convention: str) -> Iterator[Row]:
     yield models_row(convention, "dcor")
     table = layer_correlations(MODEL_3, convention, ("dcor",))
     ranked = table.sort_values("value", ascending=False)
-    first, second = ranked.iloc[0], ranked.iloc[1]
+    first = ranked.iloc[0]
+    second = ranked.iloc[1]
     margin = float(
         pick(table, "dime", "dcor")["value"] - ranked[ranked["metric"] != "dime"]["value"].max()
     )
@@ -221,7 +226,10 @@ def _fig3_rows(convention: str) -> Iterator[Row]:
     note = f"DiME − the best other; the order is {leaders}: a difference far inside the intervals"
     yield Row(MODEL_3, "dcor: DiME ahead by", margin, margin > 0, note)
     top = set(ranked["metric"].iloc[:3])
-    note = f"of curvature, DiME and InfoNCE among the first three, which are {', '.join(ranked['metric'].iloc[:3])}"
+    note = (
+        "of curvature, DiME and InfoNCE among the first three, which are "
+        f"{', '.join(ranked['metric'].iloc[:3])}"
+    )
     yield Row(
         MODEL_3,
         "dcor: named ones in the top 3",
@@ -234,7 +242,10 @@ def _fig3_rows(convention: str) -> Iterator[Row]:
 FIG3 = Item(
     "fig3",
     "Figure 3: distance correlation of metrics with scores, Pythia-410M",
-    "All metrics are strongly related to the scores; DiME most, curvature, DiME and InfoNCE stand out.",
+    (
+        "All metrics are strongly related to the scores; DiME most, curvature, DiME and InfoNCE "
+        "stand out."
+    ),
     _fig3_rows,
     charts_of(MODEL_3, {"dcor": "Distance correlation with the mean score, one point per layer"}),
 )
@@ -267,7 +278,8 @@ def _fig8_rows(convention: str) -> Iterator[Row]:
                 claim += ", and it is" if as_claimed else ", and it is the opposite"
                 claim += "" if beyond else ", but within what chance gives"
                 claim += f"; the paper's formula, estimated: {ESTIMATED}" if name == SIGNED else ""
-                note, tasks = f"{described(mine)}; {claim}; {told}", int(row["tasks"])
+                note = f"{described(mine)}; {claim}; {told}"
+                tasks = int(row["tasks"])
                 could = (
                     1.0 if beyond else power
                 )  # a sign that is sure and not the claimed one is a finding
@@ -330,7 +342,10 @@ def _fig9_rows(convention: str) -> Iterator[Row]:
         mine = table[table["measure"] == measure]
         largest = float(mine["value"].abs().max())
         found_some = bool((mine["p_adjusted"] < 0.05).any())
-        note = f"largest of the six in size; {'some' if found_some else 'none'} with p < 0.05; claim: moderate to strong"
+        note = (
+            f"largest of the six in size; {'some' if found_some else 'none'} with p < 0.05; claim: "
+            "moderate to strong"
+        )
         yield Row(
             MODEL_9,
             f"{measure}, largest",
@@ -345,7 +360,10 @@ def _fig9_rows(convention: str) -> Iterator[Row]:
 FIG9 = Item(
     "fig9",
     "Figure 9: correlations of metrics with scores, BERT",
-    "All metrics are strongly related to the scores, LiDAR and dataset entropy most; other measures are moderate to strong.",
+    (
+        "All metrics are strongly related to the scores, LiDAR and dataset entropy most; other "
+        "measures are moderate to strong."
+    ),
     _fig9_rows,
     charts_of(MODEL_9, {"dcor": "Distance correlation", "spearman": "Spearman's ρ"}),
 )

@@ -38,16 +38,25 @@ def rows(convention: str) -> Iterator[Row]:
         peak = int(values.argmax()) + 1
         behind = float(values.max() - values[-1])
         if model == "aim":
-            note = f"best {values.max():.1f} at label {peak} of 24, last {values[-1]:.1f}; claim: a peak at inner layers"
+            note = (
+                f"best {values.max():.1f} at label {peak} of 24, last {values[-1]:.1f}; claim: a "
+                "peak at inner layers"
+            )
             yield Row("aim", "best − last accuracy", behind, peak < 24 and behind > 1, note)
             continue
         falls = int((np.diff(values) <= 0).sum())
-        note = f"steps (of 23) that do not rise; claim: strictly increasing; best at label {peak}, {behind:.1f} above the last"
+        note = (
+            f"steps (of 23) that do not rise; claim: strictly increasing; best at label {peak}, "
+            f"{behind:.1f} above the last"
+        )
         if model != "aimv2":
             note += "; by the code label 24 is block 23: the last block was never probed"
         yield Row(model, "falls in accuracy", float(falls), falls == 0, note)
     at, depth, _ = valley(curve(AIM, "entropy_prompt", "imagenet"))
-    beside = f"early and shallow beside Pythia-410m's ({valley(curve('Pythia-410m', 'entropy_prompt'))[1]:.2f}, wikitext)"
+    beside = (
+        "early and shallow beside Pythia-410m's "
+        f"({valley(curve('Pythia-410m', 'entropy_prompt'))[1]:.2f}, wikitext)"
+    )
     note = f"nats below the lower shoulder, at block {at + 1} of 24: {beside}"
     yield Row("aim", "valley of entropy_prompt", depth, depth > 0.1, note)
     for model in BIDIRECTIONAL:
@@ -90,7 +99,10 @@ def charts(convention: str) -> list[Chart]:
 ITEM = Item(
     "fig14",
     "Figure 14: image models by pretext task",
-    "AIM, the autoregressive one, has an entropy valley and an accuracy peak inside; all others rise strictly in accuracy.",
+    (
+        "AIM, the autoregressive one, has an entropy valley and an accuracy peak inside; all "
+        "others rise strictly in accuracy."
+    ),
     rows,
     charts,
     uses_scores=False,

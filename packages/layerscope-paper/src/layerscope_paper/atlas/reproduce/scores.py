@@ -23,7 +23,8 @@ FIG1_MODELS = {
     "bert-base": "bert-base",
     "LLM2Vec-8B": "LLM2Vec-mntp-unsup-simcse",
 }
-ONE_TASK = 60  # the authors' notebook drops mamba's layers above this mean: only one easy task was run there
+# the authors' notebook drops mamba's layers above this mean: only one easy task was run there
+ONE_TASK = 60
 
 
 def as_drawn(model: str, convention: str) -> pd.DataFrame:
@@ -35,17 +36,25 @@ def as_drawn(model: str, convention: str) -> pd.DataFrame:
 def _fig1_rows(convention: str) -> Iterator[Row]:
     """Per model: best, last, where the best lies, on how many tasks an inner layer wins; then the
     printed range of gains."""
-    gains, relative = [], []
+    gains = []
+    relative = []
     for title, model in FIG1_MODELS.items():
-        drawn, same = as_drawn(model, convention), score_means(model, convention, fair=True)
-        top, last = highest(same, "score"), highest(same, "layer")
-        tasks, depth = int(top["tasks"]), float(top["depth"])
+        drawn = as_drawn(model, convention)
+        same = score_means(model, convention, fair=True)
+        top = highest(same, "score")
+        last = highest(same, "layer")
+        tasks = int(top["tasks"])
+        depth = float(top["depth"])
         gain = float(top["score"] - last["score"])
         gains.append(gain)
         relative.append(100 * gain / float(last["score"]))
-        shown, end = highest(drawn, "score"), highest(drawn, "layer")
+        shown = highest(drawn, "score")
+        end = highest(drawn, "layer")
         as_shown = f"{shown['score']:.2f} @ {int(shown['layer'])}, last {end['score']:.2f}"
-        facts = f"layer {int(top['layer'])} of {int(same['layer'].max())}; as drawn (tasks present at each layer): {as_shown}"
+        facts = (
+            f"layer {int(top['layer'])} of {int(same['layer'].max())}; as drawn (tasks present at "
+            f"each layer): {as_shown}"
+        )
         inner = int(top["layer"]) < int(last["layer"])
         better = "an inner layer is better" if inner else "no inner layer is better"
         wins, of = _inner_wins(model, convention)
@@ -70,7 +79,10 @@ def _fig1_rows(convention: str) -> Iterator[Row]:
             title, "gain, layer chosen on other tasks", mean.value, mean.low > 0, note, len(unseen)
         )
         share = float((unseen > 0).mean())
-        note = "tasks where the layer chosen on the other tasks beats the last; claim: nearly every one"
+        note = (
+            "tasks where the layer chosen on the other tasks beats the last; claim: nearly every "
+            "one"
+        )
         yield Row(
             title, "share of tasks, layer chosen on others", share, share >= 0.9, note, len(unseen)
         )
@@ -106,19 +118,27 @@ def _fig1_charts(convention: str) -> list[Chart]:
     """The curves on the same tasks; dashed as the paper draws them, where that differs."""
     lines = []
     for title, model in FIG1_MODELS.items():
-        same, drawn = score_means(model, convention, fair=True), as_drawn(model, convention)
-        tasks, best = int(same["tasks"].iloc[0]), float(highest(same, "score")["depth"])
+        same = score_means(model, convention, fair=True)
+        drawn = as_drawn(model, convention)
+        tasks = int(same["tasks"].iloc[0])
+        best = float(highest(same, "score")["depth"])
         lines.append(Line.of(f"{title} ({tasks} tasks)", same, "score", x="depth", note=(best, "")))
         if tasks < 32:
             lines.append(Line.of("", drawn, "score", x="depth"))
-    title = f"Mean MTEB score, {convention} convention (dashed: tasks present at each layer, as printed)"
+    title = (
+        f"Mean MTEB score, {convention} convention (dashed: tasks present at each layer, as "
+        "printed)"
+    )
     return [Chart(title, lines, "mean score", x=DEPTH)]
 
 
 FIG1 = Item(
     "fig1",
     "Figure 1: mean MTEB score at every layer",
-    "Inner layers beat the last in all architectures, by 2 to 16 %, and the best layer is around mid-depth.",
+    (
+        "Inner layers beat the last in all architectures, by 2 to 16 %, and the best layer is "
+        "around mid-depth."
+    ),
     _fig1_rows,
     _fig1_charts,
 )
@@ -182,11 +202,15 @@ def _table2_rows(convention: str) -> Iterator[Row]:
     for title, model in TABLE2_MODELS.items():
         printed = PRINTED[title]
         means = score_means(model, convention)
-        top, last = highest(means, "score"), highest(means, "layer")
+        top = highest(means, "score")
+        last = highest(means, "layer")
         layer, whole = best_with_all_tasks(means)
         note = f"layer {int(top['layer'])}"
         if int(top["layer"]) != layer:
-            note += f", which lacks {means['tasks'].max() - int(top['tasks'])} task; with all tasks {whole:.2f} at layer {layer}"
+            note += (
+                f", which lacks {means['tasks'].max() - int(top['tasks'])} task; with all tasks "
+                f"{whole:.2f} at layer {layer}"
+            )
         inner = whole > float(last["score"])
         cells = {"best": (float(top["score"]), int(top["tasks"]), inner, note)}
         cells["last"] = (
@@ -199,7 +223,10 @@ def _table2_rows(convention: str) -> Iterator[Row]:
             rule = lowest_metric(model, metric, convention)
             gain = rule.value - rule.last
             same_side = (gain > 0) == (printed[column] > printed["last"])
-            note = f"{gain:+.2f} over the last layer on the same tasks ({rule.last:.2f}); per-task best {rule.best:.2f}"
+            note = (
+                f"{gain:+.2f} over the last layer on the same tasks ({rule.last:.2f}); per-task "
+                f"best {rule.best:.2f}"
+            )
             cells[column] = rule.value, rule.tasks, same_side, note
         for column, (ours, tasks, holds, note) in cells.items():
             if convention == "authors":
@@ -208,13 +235,17 @@ def _table2_rows(convention: str) -> Iterator[Row]:
                 )  # our number rounds to the printed one
             else:
                 beats = "an inner layer beats the last"
-                note += f"; judged: {'on the same side of the last layer as printed' if column in RULES else beats}"
+                note += (
+                    "; judged: "
+                    f"{'on the same side of the last layer as printed' if column in RULES else beats}"
+                )
             yield Row(title, column, ours, holds, note, tasks, printed[column])
 
 
 def _table2_charts(convention: str) -> list[Chart]:
     """Mean score by layer, and each rule's mean as a bar."""
-    out, cells = [], list(_table2_rows(convention))
+    out = []
+    cells = list(_table2_rows(convention))
     for title in TABLE2_MODELS:
         mine = [row for row in cells if row.model == title]
         names = [
@@ -230,7 +261,10 @@ def _table2_charts(convention: str) -> list[Chart]:
 TABLE2 = Item(
     "table2",
     "Table 2: mean MTEB score when the layer is chosen without labels",
-    "Choosing each task's layer by the lowest DiME, InfoNCE or dataset entropy improves on the last layer for Pythia-410M.",
+    (
+        "Choosing each task's layer by the lowest DiME, InfoNCE or dataset entropy improves on the "
+        "last layer for Pythia-410M."
+    ),
     _table2_rows,
     _table2_charts,
 )
@@ -246,8 +280,11 @@ TALK_MODELS = [
     "LLM2Vec-mntp-unsup-simcse",
 ]  # those with scores and metrics at nearly every layer
 ENTROPIES = {"entropy_prompt": "prompt", "entropy_dataset": "dataset"}
-LEAST, MOST = 5.0, 10.0  # per cent of the last layer's score
-SHALLOW, DEEP = 0.2, 0.7
+# per cent of the last layer's score
+LEAST = 5.0
+MOST = 10.0
+SHALLOW = 0.2
+DEEP = 0.7
 
 
 def lowest_entropy_gain(model: str, metric: str, convention: str) -> tuple[int, float, float]:
@@ -271,46 +308,62 @@ def _talk_rows(convention: str) -> Iterator[Row]:
     """Per model and entropy the gain of the rule; per model where the best layer lies and what a
     layer of that range gives."""
     relative: dict[str, list[float]] = {metric: [] for metric in ENTROPIES}
-    within, ahead = 0, 0
+    within = 0
+    ahead = 0
     for model in TALK_MODELS:
         means = score_means(model, convention, fair=True)
         tasks = int(means["tasks"].iloc[0])
         for metric, name in ENTROPIES.items():
             layer, points, share = lowest_entropy_gain(model, metric, convention)
             relative[metric].append(share)
-            note = f"layer {layer} has the lowest; {points:+.2f} points; claim: 5 to 10 % over the last layer, judged as at least 5"
+            note = (
+                f"layer {layer} has the lowest; {points:+.2f} points; claim: 5 to 10 % over the "
+                "last layer, judged as at least 5"
+            )
             yield Row(
                 model, f"lowest {name} entropy: gain in %", share, share >= LEAST, note, tasks
             )
-        top, last = highest(means, "score"), float(highest(means, "layer")["score"])
-        depth, depths = float(top["depth"]), best_depths(model, convention)
+        top = highest(means, "score")
+        last = float(highest(means, "layer")["score"])
+        depth = float(top["depth"])
+        depths = best_depths(model, convention)
         inside = SHALLOW <= depth <= DEEP
         within += inside
         share = float(((depths >= SHALLOW) & (depths <= DEEP)).mean())
-        note = f"layer {int(top['layer'])}; {share:.0%} of the tasks have their best layer there; claim: between 0.2 and 0.7"
+        note = (
+            f"layer {int(top['layer'])}; {share:.0%} of the tasks have their best layer there; "
+            "claim: between 0.2 and 0.7"
+        )
         yield Row(model, "depth of the best mean", depth, inside, note, tasks)
         range_ = means[(means["depth"] >= SHALLOW) & (means["depth"] <= DEEP)]["score"]
         gain = float(range_.mean()) - last
         ahead += gain > 0
-        note = f"mean of the {len(range_)} layers there − the last, in points; the worst of them {range_.min() - last:+.2f}"
+        note = (
+            f"mean of the {len(range_)} layers there − the last, in points; the worst of them "
+            f"{range_.min() - last:+.2f}"
+        )
         yield Row(model, "any layer of 0.2 to 0.7", gain, gain > 0, note, tasks)
     for metric, name in ENTROPIES.items():
         gains = np.array(relative[metric])
         count = int((gains >= LEAST).sum())
         note = (
-            f"of {len(TALK_MODELS)} models gain at least 5 %, {int((gains < 0).sum())} lose; from {gains.min():+.1f} "
-            f"to {gains.max():+.1f} %; it depends on the model and on which entropy is meant, which the talk does not say"
+            f"of {len(TALK_MODELS)} models gain at least 5 %, {int((gains < 0).sum())} lose; from "
+            f"{gains.min():+.1f} to {gains.max():+.1f} %; it depends on the model and on which "
+            "entropy is meant, which the talk does not say"
         )
         yield Row(
             "all", f"lowest {name} entropy: models", float(count), count == len(TALK_MODELS), note
         )
-    note = f"of {len(TALK_MODELS)} models have their best mean at depth 0.2 to 0.7; it depends on the model: see the rows above"
+    note = (
+        f"of {len(TALK_MODELS)} models have their best mean at depth 0.2 to 0.7; it depends on the "
+        "model: see the rows above"
+    )
     yield Row(
         "all", "best mean at 0.2 to 0.7: models", float(within), within == len(TALK_MODELS), note
     )
     note = (
-        f"of {len(TALK_MODELS)} models are better there on average than at the last layer; it depends on the model, and the "
-        "range does not say which of its layers"
+        f"of {len(TALK_MODELS)} models are better there on average than at the last layer; it "
+        "depends on the model, and the range does not say which of its layers"
     )
     yield Row(
         "all", "0.2 to 0.7 beats the last: models", float(ahead), ahead == len(TALK_MODELS), note
@@ -353,7 +406,10 @@ def _talk_charts(convention: str) -> list[Chart]:
 TALK = Item(
     "talk",
     "The talk: two rules of thumb",
-    "The layer with the lowest entropy gives 5 to 10 % over the last; the layers to try are at 20 to 70 % of the depth.",
+    (
+        "The layer with the lowest entropy gives 5 to 10 % over the last; the layers to try are at "
+        "20 to 70 % of the depth."
+    ),
     _talk_rows,
     _talk_charts,
 )

@@ -40,12 +40,11 @@ def _rows_2(convention: str) -> Iterator[Row]:
         moves = {model: spread(curve(model, metric)) for model in MODELS_2}
         bert = moves["bert-base"]
         for model, move in moves.items():
-            holds, note = move > bert, f"claim: moves more than BERT ({bert:.2f})"
+            holds = move > bert
+            note = f"claim: moves more than BERT ({bert:.2f})"
             if model == "bert-base":
-                holds, note = (
-                    move < min(moves["Pythia-410m"], moves["mamba-370m"]),
-                    "claim: BERT moves less than both",
-                )
+                holds = move < min(moves["Pythia-410m"], moves["mamba-370m"])
+                note = "claim: BERT moves less than both"
             yield Row(
                 model,
                 f"range of {named(metric)}",
@@ -66,14 +65,20 @@ def _rows_2(convention: str) -> Iterator[Row]:
         note = f"claim: {claims[model]}; {valley_words(values)}"
         yield Row(model, f"{'no ' * none}valley of entropy_prompt", depth, clear != none, note)
     between = level["Pythia-410m"] < level["mamba-370m"] < level["bert-base"]
-    note = f"claim: between Pythia ({level['Pythia-410m']:.2f}) and BERT ({level['bert-base']:.2f}); it falls at the end"
+    note = (
+        f"claim: between Pythia ({level['Pythia-410m']:.2f}) and BERT ({level['bert-base']:.2f}); "
+        "it falls at the end"
+    )
     yield Row("mamba-370m", "mean of entropy_prompt", level["mamba-370m"], between, note)
 
 
 FIG2 = _item(
     "fig2",
     "Figure 2: three metrics on wikitext, by architecture",
-    "Pythia and Mamba change strongly in the middle, BERT stays stable; Pythia has an entropy valley, Mamba lies between.",
+    (
+        "Pythia and Mamba change strongly in the middle, BERT stays stable; Pythia has an entropy "
+        "valley, Mamba lies between."
+    ),
     _rows_2,
     lambda convention: metric_charts(THREE_METRICS, MODELS_2),
 )
@@ -101,8 +106,8 @@ def _rows_10(convention: str) -> Iterator[Row]:
         counts[where] = holds
     for where, holds in counts.items():
         note = (
-            f"of {len(EVERY_METRIC)} metrics move more in Pythia; claim: all. It depends on the metric and on where one looks; "
-            "Figure 2's caption says the opposite of Mamba"
+            f"of {len(EVERY_METRIC)} metrics move more in Pythia; claim: all. It depends on the "
+            "metric and on where one looks; Figure 2's caption says the opposite of Mamba"
         )
         yield Row(
             "Pythia-410m",
@@ -140,7 +145,10 @@ def _where(metric: str) -> list[Row]:
     first = _row_4(f"{named(metric)}: change, middle / elsewhere", ratio, ratio > 1, note)
     later = np.abs(values[-1] - values[1])
     early = float(later[1:EARLY_4].mean() / middle(later).mean())
-    note = "step 1000 to the end, layers 1–4 against the middle third; claim: early layers hardly change; judged as below 0.25"
+    note = (
+        "step 1000 to the end, layers 1–4 against the middle third; claim: early layers hardly "
+        "change; judged as below 0.25"
+    )
     return [
         first,
         _row_4(f"{named(metric)}: late change, early / middle", early, early < 0.25, note),
@@ -196,14 +204,20 @@ def _rows_11(convention: str) -> Iterator[Row]:
     ):
         mine = [row for row in rows if part in row.column]
         holds = sum(row.holds for row in mine)
-        note = f"of {len(mine)} metrics {said}; claim: training acts mostly on the intermediate layers; it depends on the metric"
+        note = (
+            f"of {len(mine)} metrics {said}; claim: training acts mostly on the intermediate "
+            "layers; it depends on the metric"
+        )
         yield _row_4(f"metrics that {said}", float(holds), holds == len(mine), note)
 
 
 FIG4 = _item(
     "fig4",
     "Figure 4: metrics over training, Pythia-410M on wikitext",
-    "Middle layers change most: entropy falls, curvature becomes smoother, LiDAR is lowest there; early layers settle quickly.",
+    (
+        "Middle layers change most: entropy falls, curvature becomes smoother, LiDAR is lowest "
+        "there; early layers settle quickly."
+    ),
     _rows_4,
     lambda convention: metric_charts(THREE_METRICS, DRAWN_4, ordered=True),
 )
@@ -263,7 +277,10 @@ def _rows_12(convention: str) -> Iterator[Row]:
 FIG12 = _item(
     "fig12",
     "Figure 12: metrics by size, Pythia on wikitext",
-    "Larger models have a deeper entropy valley, lower curvature and higher LiDAR (section 4.2; the caption repeats figure 2's).",
+    (
+        "Larger models have a deeper entropy valley, lower curvature and higher LiDAR (section "
+        "4.2; the caption repeats figure 2's)."
+    ),
     _rows_12,
     lambda convention: metric_charts(THREE_METRICS, [*MODELS_12, LARGER_12], ordered=True),
 )
@@ -283,7 +300,8 @@ def _rows_13(convention: str) -> Iterator[Row]:
         ):
             # layer 0 is the same embedding table: left out
             difference = (curve(model, metric) - curve(BASE_13, metric))[1:]
-            mean, share = float(difference.mean()), float((sign * difference > 0).mean())
+            mean = float(difference.mean())
+            share = float((sign * difference > 0).mean())
             note = f"claim: {claim} than {BASE_13}; mean over layers, true at {share:.0%} of them"
             yield Row(model, f"{metric} − base", mean, sign * mean > 0, note)
 
@@ -291,7 +309,10 @@ def _rows_13(convention: str) -> Iterator[Row]:
 FIG13 = _item(
     "fig13",
     "Figure 13: metrics before and after fine-tuning, Llama3-8B on wikitext",
-    "Both fine-tuned models are more invariant to augmentation; prompt entropy is higher in the unsupervised one, else lower.",
+    (
+        "Both fine-tuned models are more invariant to augmentation; prompt entropy is higher in "
+        "the unsupervised one, else lower."
+    ),
     _rows_13,
     lambda convention: metric_charts(("entropy_prompt", "lidar", "infonce"), [BASE_13, *TUNED_13]),
 )

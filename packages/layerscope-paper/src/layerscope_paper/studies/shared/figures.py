@@ -106,7 +106,8 @@ def draw_levels(
 
 def subtitle(manifest: dict[str, Any]) -> str:
     """What the figure rests on, in a line."""
-    conventions, corpus = manifest["conventions"], manifest.get("corpus") or {}
+    conventions = manifest["conventions"]
+    corpus = manifest.get("corpus") or {}
     parts = [f"{corpus.get('name', 'texts')}, {manifest.get('texts')} prompts"] if corpus else []
     if "max_length" in conventions:
         parts.append(_reading_words(Reading.of(manifest)))
@@ -116,7 +117,8 @@ def subtitle(manifest: dict[str, Any]) -> str:
 
 def wanted_panels(table: pd.DataFrame) -> list[Panel]:
     """The panels that a table has values for, in reading order."""
-    measured, known = set(zip(table["metric"], table["sink"], strict=True)), metrics()
+    measured = set(zip(table["metric"], table["sink"], strict=True))
+    known = metrics()
     shown = [series for series in shown_series(table["metric"]) if series in measured]
     return [
         (name, sink, known[name].info.title if sink == "keep" else "… without the sink token")

@@ -167,7 +167,8 @@ def student_interval(values: ArrayLike, fewest: int = 2) -> Interval:
     +2.00 (-0.48 to +4.48)
     """
     given = np.asarray(values, dtype=float)
-    n, mean = len(given), float(given.mean())
+    n = len(given)
+    mean = float(given.mean())
     if n < max(fewest, 2):
         return Interval(mean, n=n)
     half = student_quantile(0.975, n - 1) * float(given.std(ddof=1)) / math.sqrt(n)

@@ -121,9 +121,15 @@ class Valleys:
         if not self.kept.is_valley:
             text = f"{self.label} has no clear valley: its deepest dip is {kept} nats"
             return f"{text}, without the sink token {dropped}."
-        text = f"{self.label} has a valley at layer {self.kept.place} of {self.layers}, {kept} nats deep"
+        text = (
+            f"{self.label} has a valley at layer {self.kept.place} of {self.layers}, {kept} nats "
+            "deep"
+        )
         if self.dropped.is_valley:
-            return f"{text}; without the sink token one remains at layer {self.dropped.place}, {dropped}."
+            return (
+                f"{text}; without the sink token one remains at layer {self.dropped.place}, "
+                f"{dropped}."
+            )
         return f"{text}; without the sink token none is left ({dropped})."
 
     def rows(self, **more: object) -> list[dict[str, object]]:
@@ -184,7 +190,8 @@ class Differences:
     def table(self, **more: object) -> pd.DataFrame:
         """One row per layer of the base."""
         places = [whole_layer(layer, self.blocks) for layer in range(self.blocks + 1)]
-        common, columns = {**more, "model": self.other}, [*more, *VALUES]
+        common = {**more, "model": self.other}
+        columns = [*more, *VALUES]
         return layer_table(
             self.values, ("metric", "normalization", "sink"), places, self.seed, columns, **common
         )
@@ -212,7 +219,8 @@ class Profiles(dict[str, Profile]):
 
     def __init__(self, request: Request, runs: Mapping[str, Profile]) -> None:
         super().__init__(runs)
-        self.texts, self.seed = len(request.texts or ()), request.seed
+        self.texts = len(request.texts or ())
+        self.seed = request.seed
 
     @cached_property
     def valleys(self) -> list[Valleys]:
@@ -273,7 +281,8 @@ INVARIANCE = {"infonce": -1, "lidar": 1, "dime": 1}  # the sign of more invarian
 def invariance(base: Profile, other: Profile, names: tuple[str, str]) -> list[str]:
     """What the metrics of augmented views say of two models, by depth; nothing where none was
     measured in both."""
-    parts, signs = [], []
+    parts = []
+    signs = []
     for metric, sign in INVARIANCE.items():
         one, two = (_view_curve(run, metric) for run in (base, other))
         if one is None or two is None:
@@ -289,8 +298,8 @@ def invariance(base: Profile, other: Profile, names: tuple[str, str]) -> list[st
         less = int((apart & (sign * difference < 0)).sum())
         signs.append(int(np.sign(more - less)))
         parts.append(
-            f"{metrics()[metric].info.title} {difference.mean():+.3g} on average over layers (intervals apart towards more at "
-            f"{more} of {len(want)}, towards less at {less})"
+            f"{metrics()[metric].info.title} {difference.mean():+.3g} on average over layers "
+            f"(intervals apart towards more at {more} of {len(want)}, towards less at {less})"
         )
     if not parts:
         return []

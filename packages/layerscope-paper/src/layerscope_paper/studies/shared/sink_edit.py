@@ -83,7 +83,8 @@ def find_sink_activation(
 
     read_states(model, prompts, sites, "raw", look)
     curve = ratios.mean(axis=1)
-    least, layer = float(options["least"]), int(options["layer"])
+    least = float(options["least"])
+    layer = int(options["layer"])
     if layer > model.n_blocks:
         raise InvalidValueError(
             f"option layer: this model has layers 0 to {model.n_blocks}, not {layer}."
@@ -91,8 +92,9 @@ def find_sink_activation(
     if layer < 0:
         if curve.max() < least:
             raise LayerscopeError(
-                f"no sink was found: the largest token is at most {curve.max():.1f} × the median (layer {int(curve.argmax())}), "
-                f"under {least:g}. Give least=… or the layer to edit, layer=…"
+                f"no sink was found: the largest token is at most {curve.max():.1f} × the median "
+                f"(layer {int(curve.argmax())}), under {least:g}. Give least=… or the layer to "
+                "edit, layer=…"
             )
         rise = np.diff(np.log(np.maximum(curve, 1e-30)), prepend=0.0)
         rise[curve < least] = -np.inf
@@ -128,7 +130,9 @@ class SinkEdit:
     """
 
     def __init__(self, model: LoadedModel, sink: SinkActivation, edit: str, seed: int = 0) -> None:
-        self.model, self.sink, self.edit = model, sink, edit
+        self.model = model
+        self.sink = sink
+        self.edit = edit
         self.edited = 0
         """Tokens edited so far."""
         self._mask: Tensor | None = None
@@ -137,8 +141,8 @@ class SinkEdit:
         free = np.setdiff1d(np.arange(model.width), sink.features)
         if edit == "moved" and len(free) < len(sink.features):
             raise LayerscopeError(
-                f"the sink is carried by {len(sink.features)} of {model.width} features: `moved` has nowhere to put them. "
-                "Raise massive=… or leave `moved` out of edits=…"
+                f"the sink is carried by {len(sink.features)} of {model.width} features: `moved` "
+                "has nowhere to put them. Raise massive=… or leave `moved` out of edits=…"
             )
         self._rank = torch.from_numpy(random.permutation(_MOST_TOKENS))
         direction = np.zeros(model.width)

@@ -75,7 +75,8 @@ def probe_hits(
         if not all(bool(torch.isfinite(one).all()) for one in rows):
             continue
         for fold in np.unique(folds):
-            train, test = folds != fold, folds == fold
+            train = folds != fold
+            test = folds == fold
             inner = int(np.unique(folds[train])[-1])
             weights = _fit(rows[0], goal, labels, train, train & (folds == inner))
             for side, one in enumerate(rows):
