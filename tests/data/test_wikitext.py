@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from layerscope.data import load_corpus
-from layerscope.data.filters import is_heading, make_text_filter
+from layerscope.data.filters import drop_reason, is_heading
 from layerscope.errors import DataError, UnknownNameError
 
 PARAGRAPH = " Valkyria Chronicles III is a tactical role @-@ playing game " * 4
@@ -36,7 +36,7 @@ def test_not_headings(text: str) -> None:
 
 
 def kept(texts: list[str], name: str) -> tuple[list[str], Counter[str]]:
-    why = [make_text_filter(name)(text) for text in texts]
+    why = [drop_reason(text, name) for text in texts]
     return [text for text, reason in zip(texts, why, strict=True) if reason is None], Counter(
         filter(None, why)
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import os
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,8 +19,8 @@ import numpy as np
 
 from layerscope.catalogue import Catalogue, Entry
 from layerscope.core.files import exists
-from layerscope.core.runs import folder_name
-from layerscope.data.filters import PAPER_MIN_WORDS, make_text_filter
+from layerscope.core.formatting import shorten
+from layerscope.data.filters import PAPER_MIN_WORDS, check_text_filter, drop_reason
 from layerscope.data.hub import HubSpec, locate, read_hub
 from layerscope.data.items import ItemKind, Shown, content_key, duplicate_warnings, item_kinds
 from layerscope.data.readers import SUFFIXES, read_documents, read_file
@@ -216,26 +218,22 @@ class TextStream:
         """Yield the usable texts, with `whole` beside the other columns of their rows."""
         records = self._open(whole)
         self.name = records.name
-        self.text_filter = self.text_filter or records.text_filter or "none"
+        self.text_filter = check_text_filter(self.text_filter or records.text_filter or "none")
         facts = {key: value for key, value in records.facts.items() if value is not None}
         self.source = {"kind": records.kind, **facts}
-        reason = make_text_filter(self.text_filter)
         dropped: Counter[str] = Counter()
         count = 0
         try:
             for number, row in records.rows():
-                problem = _problem(row.text, reason, f"{records.where}, {records.unit} {number}")
+                place = f"{records.where}, {records.unit} {number}"
+                problem = _problem(row.text, self.text_filter, place)
                 if problem is None:
                     count += 1
                     yield row
-                elif problem == "null" and records.kind == "memory" and records.column is None:
-                    # null is a missing value in a file; None among texts in Python is a mistake
-                    raise _not_a_string(None, f"{records.where}, {records.unit} {number}")
                 else:
                     dropped[problem] += 1
         finally:  # also if the reader stops early
             self.dropped = dict(dropped)
-            records.check_version()
         if not count:
             reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
             raise DataError(
@@ -262,42 +260,29 @@ class TextStream:
         return read_file(place, column=self.column, encoding=self.encoding, whole=whole)
 
 
-def _problem(text: Any, reason: Callable[[str], str | None], place: str) -> str | None:
-    """Return the reason to leave a text out, or None. Anything but a valid string is an error."""
+def _problem(text: Any, text_filter: str, place: str) -> str | None:
+    """Return the reason to leave a text out, or None. Anything but a string is an error."""
     if text is None:
         return "null"
     if not isinstance(text, str):
-        raise _not_a_string(text, place)
+        raise DataError(
+            f"{place} is not a string: {type(text).__name__} {text!r:.60}. Every text must be a "
+            "string; name another column=, or convert the values first."
+        )
     if not text.strip():
         return "whitespace" if text else "empty"
     try:
         text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{place} is not valid Unicode: lone surrogate {text[error.start]!a} at character "
-            f"{error.start}. Repair it, for example with text.encode('utf-16', "
-            "'surrogatepass').decode('utf-16', 'replace')."
-        ) from error
-    return reason(text)
-
-
-def _not_a_string(value: Any, place: str) -> DataError:
-    shown = "None" if value is None else f"{type(value).__name__} {value!r:.60}"
-    return DataError(
-        f"{place} is not a string: {shown}. Every text must be a string; name another column=, or "
-        "convert the values first."
-    )
+    except UnicodeEncodeError:  # half of a surrogate pair, which no tokenizer takes
+        return "not Unicode"
+    return drop_reason(text, text_filter)
 
 
 def refuse_missing(data: Any) -> None:
     """Raise an error if a file of texts does not exist, before a model is fetched."""
-    if not isinstance(data, str | os.PathLike):
-        return
-    text = str(data)
-    is_address = text.startswith(("http:", "https:"))
-    if is_address or not text.lower().removesuffix(".gz").endswith(SUFFIXES):
-        return
-    if locate(data, CORPORA, SUFFIXES) is None:
+    text = str(data) if isinstance(data, str | os.PathLike) else ""
+    is_file = text.lower().removesuffix(".gz").endswith(SUFFIXES) and "://" not in text[:10]
+    if is_file and locate(data, CORPORA, SUFFIXES) is None:
         raise _missing(text)
 
 
@@ -305,12 +290,11 @@ def _missing(text: str) -> DataError | UnknownNameError:
     """Return the error for a name of texts that stands for nothing."""
     check_zoo("corpus", text)
     path = Path(text).expanduser()
-    shown = text if len(text) <= 100 else text[:97] + "..."
+    shown = shorten(text, 100)
     if "://" in text[:10]:
-        name = folder_name(text.split("?")[0])
         return DataError(
-            f"{shown} is an address, and nothing is downloaded. Fetch it first (`curl -LO {shown}`) "
-            f"and give {name}."
+            f"{shown} is an address, and nothing is downloaded. Fetch it first, such as by `curl "
+            "-LO`, and give the file."
         )
     is_path = path.suffix != "" or os.sep in text or text.startswith("~")
     if not is_path and " " not in text:
@@ -319,11 +303,9 @@ def _missing(text: str) -> DataError | UnknownNameError:
             "go in a list."
         )
         return UnknownNameError("corpus", shown, CORPORA, hint)
-    siblings = []
-    if exists(path.parent) and path.parent.is_dir():
-        siblings = [item.name for item in path.parent.iterdir()]
-    near = [str(path.parent / name) for name in near_misses(path.name, siblings, 3)]
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    siblings = path.parent.glob("*") if exists(path.parent) else ()
+    near = near_misses(path.name, [item.name for item in siblings], 1)
+    hint = f" Did you mean {str(path.parent / near[0])!r}?" if near else ""
     return DataError(
         f"there is no file {shown!r}.{hint} Valid: a file ({', '.join(SUFFIXES)}), a catalogued corpus "
         f"({', '.join(CORPORA)}) or a hub dataset (org/name); a text itself goes in a list."
@@ -357,3 +339,54 @@ def columns_beside(source: Mapping[str, Any], texts: Sequence[str]) -> dict[str,
         if not any(isinstance(value, list | dict) for value in values):
             columns[str(name)] = values
     return columns
+
+
+# A sample of texts
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Distinct texts of a stream in random order, at most as many as were asked for.
+
+    `read` counts all usable texts, `distinct` those that differ. `fingerprint` says which texts the
+    stream holds, whatever their order.
+    """
+
+    texts: tuple[str, ...]
+    read: int
+    distinct: int
+    fingerprint: str
+
+
+def draw_texts(stream: Iterable[str], size: int, seed: int = 0) -> Draw:
+    """Return the `size` distinct texts whose hash with the seed is lowest, lowest first.
+
+    The draw depends on the seed and on which texts there are, not on their order or their copies,
+    and a smaller draw is the beginning of a larger one.
+
+    >>> draw_texts(["b", "a", "b", "c"], 2).texts == draw_texts(["c", "b", "a"], 3).texts[:2]
+    True
+    """
+    lowest: list[tuple[int, str]] = []  # a heap with the highest of the lowest hashes first
+    members: set[str] = set()
+    keys = array("Q")
+    total = 0
+    for text in stream:
+        keys.append(content_key(text))
+        content = text.encode("utf-8", "surrogatepass")
+        # a sum does not depend on the order of the texts, and needs no memory
+        total += int.from_bytes(hashlib.sha256(content).digest(), "big")
+        rank = -int.from_bytes(hashlib.sha256(f"{seed}|0|".encode() + content).digest(), "big")
+        if len(lowest) == size and rank <= lowest[0][0]:
+            continue
+        if text in members:
+            continue
+        members.add(text)
+        if len(lowest) < size:
+            heapq.heappush(lowest, (rank, text))
+        else:
+            members.remove(heapq.heapreplace(lowest, (rank, text))[1])
+    distinct = len(np.unique(np.array(keys, dtype=np.uint64)))
+    fingerprint = hashlib.sha256(f"{len(keys)}|{total % 2**256:x}".encode()).hexdigest()
+    ordered = tuple(text for _, text in sorted(lowest, reverse=True))
+    return Draw(ordered, len(keys), distinct, fingerprint)

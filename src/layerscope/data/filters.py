@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from layerscope.errors import UnknownNameError
 
@@ -52,28 +52,26 @@ def is_heading(text: str) -> bool:
     return is_text and marks_before.count("=") == marks_after.count("=")
 
 
-def make_text_filter(name: str) -> Callable[[str], str | None]:
-    """Return a function that gives the reason to leave a text out, or None.
+def check_text_filter(name: str) -> str:
+    """Return the name of a text filter; an unknown one is an error."""
+    if name not in TEXT_FILTERS:
+        raise UnknownNameError("text filter", str(name), TEXT_FILTERS)
+    return name
+
+
+def drop_reason(text: str, name: str) -> str | None:
+    """Return the reason for which a filter leaves a text out, or None.
 
     `paper` drops headings and texts of fewer than 30 words; `released`, as in the authors' code,
     drops headings and texts of fewer than 10 characters; `none` drops nothing.
 
-    >>> reason = make_text_filter("released")
-    >>> reason(" = Title = "), reason("short"), reason("long enough to keep")
-    ('heading', 'short', None)
+    >>> [drop_reason(text, "released") for text in (" = Title = ", "short", "long enough to keep")]
+    ['heading', 'short', None]
     """
-    if name not in TEXT_FILTERS:
-        raise UnknownNameError("text filter", str(name), TEXT_FILTERS)
-
-    def reason(text: str) -> str | None:
-        if name == "none":
-            return None
-        if is_heading(text):
-            return "heading"
-        if name == "paper":
-            is_short = len(text.split()) < PAPER_MIN_WORDS
-        else:
-            is_short = len(text) < RELEASED_MIN_CHARACTERS
-        return "short" if is_short else None
-
-    return reason
+    if name == "none":
+        return None
+    if is_heading(text):
+        return "heading"
+    if name == "paper":
+        return "short" if len(text.split()) < PAPER_MIN_WORDS else None
+    return "short" if len(text) < RELEASED_MIN_CHARACTERS else None

@@ -163,17 +163,12 @@ def _explain(
             "online, or give the path of a file or a folder."
         )
     if "GatedRepoError" in names or "is a gated dataset" in reason:
-        return wrong(
-            f"{shown} is gated: accept its terms on the hub and log in (`hf auth login`), then try "
-            "again."
-        )
+        return wrong(f"{shown} is gated: accept its terms on the hub and log in (`hf auth login`).")
     if "RevisionNotFoundError" in names:
-        return wrong(
-            f"the hub has {repo}, but no revision {revision!r}. Check the branch, tag or commit."
-        )
+        return wrong(f"the hub has {repo}, but no revision {revision!r}. Check the name.")
     if "RepositoryNotFoundError" in names or ("DatasetNotFoundError" in names and problem is None):
         return wrong(
-            f"the hub has no {kind} {repo!r}, or it is private. Check the spelling, or log in."
+            f"the hub has no {kind} {repo!r}, or it is private. Check the name, or log in."
         )
     if problem is not None:
         return DownloadError(f"{shown} could not be fetched: {problem}.")
@@ -199,11 +194,11 @@ def load_hub_dataset(spec: HubSpec) -> Any:
     with hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}"):
         dataset = datasets.load_dataset(spec.repo, spec.config, split=spec.split, **options)
     if is_offline():
-        _check_commit(spec, commit_of(dataset))
+        _check_commit(spec, _commit_of(dataset))
     return dataset
 
 
-def commit_of(dataset: Any) -> str | None:
+def _commit_of(dataset: Any) -> str | None:
     """Return the commit that a dataset was read at: the hub's cache has it in its paths."""
     places = [str(file.get("filename", "")) for file in dataset.cache_files]
     places += list(getattr(dataset.info, "download_checksums", None) or ())
@@ -216,16 +211,16 @@ def _check_commit(spec: HubSpec, commit: str | None) -> None:
     from huggingface_hub import constants
 
     expected = spec.revision or "main"
-    branch = Path(constants.HF_HUB_CACHE, f"datasets--{spec.repo.replace('/', '--')}", "refs")
-    if not _COMMIT.fullmatch(expected) and (branch / expected).is_file():
-        expected = (branch / expected).read_text(encoding="ascii").strip()
-    if commit is None or expected == commit or expected == "main":
-        return
-    raise OfflineError(
-        f"hub dataset {spec} was last prepared on this machine at commit {commit[:12]}, which "
-        f"is not the one asked for ({expected[:12]}), and downloads are off. Run once with "
-        f"downloads on, or name that commit: {spec.repo}@{commit}."
-    )
+    cache = Path(constants.HF_HUB_CACHE, f"datasets--{spec.repo.replace('/', '--')}")
+    branch = cache / "refs" / expected
+    if branch.is_file():
+        expected = branch.read_text(encoding="ascii").strip()
+    if commit not in (None, expected) and expected != "main":
+        raise OfflineError(
+            f"hub dataset {spec} was last prepared on this machine at commit {commit[:12]}, which "
+            f"is not the one asked for ({expected[:12]}), and downloads are off. Run once with "
+            f"downloads on, or name that commit: {spec.repo}@{commit}."
+        )
 
 
 def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
@@ -234,7 +229,7 @@ def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
     return {
         "repo": spec.repo,
         "revision": spec.revision,
-        "commit": commit_of(dataset),
+        "commit": _commit_of(dataset),
         "config": spec.config,
         "split": spec.split,
         "version": str(info.version) if info.version else None,

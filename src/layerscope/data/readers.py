@@ -16,17 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.files import json_problem
-from layerscope.data.records import (
-    PREVIEW_ROWS,
-    ExactFloat,
-    Records,
-    Values,
-    choose_column,
-    has_inner,
-    is_string,
-    is_words,
-    version_check,
-)
+from layerscope.data.records import PREVIEW_ROWS, Records, Values, choose_column, has_inner
 from layerscope.errors import DataError, one_line
 from layerscope.extras import require
 
@@ -46,32 +36,34 @@ def read_file(
 ) -> Records:
     """Return the records of one file; its suffix tells its format.
 
-    Without `whole`, only one column of a parquet file is read, and numbers lose their spelling.
+    Without `whole`, only one column of a parquet file is read.
     """
     suffix = _suffix(path)
-    if path.stat().st_size == 0:
+    with _readable(path):
+        is_empty = path.stat().st_size == 0
+    if is_empty:
         raise DataError(f"{path} is empty. Give a file with at least one text.")
-    check_version = version_check(path)
     facts: dict[str, Any] = {"path": str(path.resolve()), "format": suffix[1:]}
+    unit = "line"
+    is_text: Callable[[Any], bool] = _is_string
     if suffix == ".parquet":
         unit = "row"
         column, values = _parquet_rows(path, column, whole)
+    elif suffix == ".xlsx":
+        unit = "row"
+        column, values = _find_column(_xlsx_rows(path), column, path, _is_string)
     else:
-        unit = "row" if suffix == ".xlsx" else "line"
-        is_text = is_string
-        facts["encoding"] = find_codec(encoding)
+        codec = facts["encoding"] = find_codec(encoding)
         if suffix == ".txt":
-            values = _lines(path, facts["encoding"], column)
-        elif suffix == ".xlsx":
-            values = _xlsx_rows(path)
+            values = _lines(path, codec, column)
         elif suffix in CSV_SUFFIXES:
-            is_text = is_words
-            facts["delimiter"], values = csv_rows(path, facts["encoding"])
+            is_text = _is_words
+            facts["delimiter"], values = csv_rows(path, codec)
         else:
-            unit, values = _json_values(path, facts["encoding"], ExactFloat if whole else None)
-        column, values = _find_column(values, column, str(path), is_text)
+            unit, values = _json_values(path, codec)
+        column, values = _find_column(values, column, path, is_text)
     facts["column"] = column
-    return Records("file", path.name, str(path), unit, values, column, facts, check_version)
+    return Records("file", path.name, str(path), unit, values, column, facts)
 
 
 def read_documents(folder: Path, encoding: str | None = None) -> Records:
@@ -83,12 +75,10 @@ def read_documents(folder: Path, encoding: str | None = None) -> Records:
         if path.suffix.lower() in DOCUMENTS and not is_hidden and path.is_file():
             files.append(path)
     if not files:
-        names = sorted(item.name for item in folder.iterdir())
-        tables = [name for name in names if name.lower().removesuffix(".gz").endswith(SUFFIXES)]
-        contents = f" It holds: {', '.join(tables[:5])}." if tables else ""
+        names = ", ".join(sorted(item.name for item in folder.iterdir())[:5])
         raise DataError(
-            f"{folder} is a folder without documents ({', '.join(DOCUMENTS)}). Or give one file of "
-            f"texts ({', '.join(SUFFIXES)}).{contents}"
+            f"{folder} is a folder without documents ({', '.join(DOCUMENTS)}). It holds: "
+            f"{names or 'nothing'}. Or give one file of texts ({', '.join(SUFFIXES)})."
         )
     codec = find_codec(encoding)
 
@@ -98,40 +88,33 @@ def read_documents(folder: Path, encoding: str | None = None) -> Records:
             yield number, {"text": text, "file": path.relative_to(folder).as_posix()}
 
     facts = {"path": str(folder.resolve()), "files": len(files)}
-    return Records(
-        "folder", folder.name, str(folder), "file", values(), "text", facts, version_check(*files)
-    )
+    return Records("folder", folder.name, str(folder), "file", values(), "text", facts)
 
 
 def read_rows(path: Path) -> tuple[list[str], Rows]:
     """Return the columns of a table, and every row that is not blank with its number."""
     name = path.name.lower().removesuffix(".gz")
-    if not name.endswith(TABLE_SUFFIXES):
+    if not name.endswith(TABLE_SUFFIXES) or not path.is_file():
+        problem = "is not a table" if path.is_file() else "does not exist"
         raise DataError(
-            f"{path} is not a table. Valid: {', '.join(TABLE_SUFFIXES)}, each also with .gz."
+            f"{path} {problem}. Valid: {', '.join(TABLE_SUFFIXES)}, each also with .gz."
         )
-    if not path.is_file():
-        raise DataError(
-            f"there is no file {path}. Give the labeled examples as {', '.join(TABLE_SUFFIXES[:3])}."
-        )
-    check_version = version_check(path)
     values = csv_rows(path)[1] if name.endswith(CSV_SUFFIXES) else json_objects(path)
     rows = [(number, row) for number, row in values if row != ""]
-    check_version()
     if not rows:
         raise DataError(f"{path} holds no examples.")
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
 
 
 def _suffix(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    is_packed = suffixes[-1:] == [".gz"]
-    names = suffixes[:-1] if is_packed else suffixes
-    suffix = names[-1] if names else ""
+    name = path.name.lower()
+    suffix = Path(name.removesuffix(".gz")).suffix
+    is_packed = name.endswith(".gz")
     if suffix not in SUFFIXES or (is_packed and suffix in (".parquet", ".xlsx")):
+        shown = suffix + ".gz" * is_packed
         raise DataError(
-            f"{path} has the suffix {''.join(suffixes[-2:]) or '(none)'!r}. Valid: "
-            f"{', '.join(SUFFIXES)}; all but .parquet and .xlsx also with .gz. Convert the file."
+            f"{path} has the suffix {shown or '(none)'!r}. Valid: {', '.join(SUFFIXES)}; all but "
+            ".parquet and .xlsx also with .gz. Convert the file."
         )
     return suffix
 
@@ -167,17 +150,18 @@ def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
         try:
             for number, line in enumerate(stream, 1):  # noqa: B007
                 yield line
-        except UnicodeDecodeError as error:
-            place = number + error.object[: error.start].count(b"\n") + 1
-            marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-            guess = "utf-16" if number == 0 and error.object[:2] in marks else "latin-1"
-            raise DataError(
-                f"{path} is not {encoding if encoding != 'utf-8' else 'UTF-8'}: byte "
-                f"0x{error.object[error.start]:02x} in line {place}. Give its encoding, such as "
-                f"encoding={guess!r}, or convert it: iconv -f {guess.upper()} -t UTF-8."
-            ) from error
         except UnicodeError as error:
-            raise DataError(f"{path} is not {encoding}: {error}. Give its encoding=.") from error
+            place = ""
+            guess = "latin-1"
+            if isinstance(error, UnicodeDecodeError):
+                before = error.object[: error.start].count(b"\n")
+                place = f": byte 0x{error.object[error.start]:02x} in line {number + before + 1}"
+                if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                    guess = "utf-16"
+            raise DataError(
+                f"{path} is not {encoding}{place}. Give its encoding, such as encoding={guess!r}, "
+                "or convert it with iconv."
+            ) from error
 
 
 def _lines(path: Path, encoding: str, column: str | None) -> Values:
@@ -192,7 +176,7 @@ def _lines(path: Path, encoding: str, column: str | None) -> Values:
 
 
 def _find_column(
-    values: Values, column: str | None, where: str, is_text: Callable[[Any], bool]
+    values: Values, column: str | None, path: Path, is_text: Callable[[Any], bool]
 ) -> tuple[str | None, Values]:
     """Return the column of the texts, which the first rows tell, and all the values."""
     preview = list(itertools.islice(values, PREVIEW_ROWS))
@@ -202,35 +186,51 @@ def _find_column(
             name: column is not None or any(is_text(row.get(name)) for row in rows)
             for name in rows[0]
         }
-        column = choose_column(column, holds_text, where)
+        column = choose_column(column, holds_text, str(path))
     return column, itertools.chain(preview, values)
 
 
-def _json_values(path: Path, encoding: str, number: type[float] | None) -> tuple[str, Values]:
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_words(value: Any) -> bool:
+    """Return whether the field of a table is more than a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return bool(value and value.strip())
+    return False
+
+
+def _json_values(path: Path, encoding: str) -> tuple[str, Values]:
     """Return the values of a JSON list or of JSON lines, and the word for one of them."""
     lines = text_lines(path, encoding)
     start = next(lines, "")
     lines = itertools.chain([start], lines)
     if not start.lstrip().startswith("["):
-        return "line", _json_lines(lines, path, number)
+        return "line", _json_lines(lines, path)
     try:
-        return "item", enumerate(json.loads("".join(lines), parse_float=number), 1)
+        return "item", enumerate(json.loads("".join(lines)), 1)
     except ValueError as error:
-        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(f"{path}{line} is not valid JSON: {json_problem(error)}.") from error
+        raise _not_json(path, getattr(error, "lineno", 1), error) from error
 
 
-def _json_lines(lines: Iterable[str], path: Path, number: type[float] | None = None) -> Values:
+def _json_lines(lines: Iterable[str], path: Path) -> Values:
     """Yield the value of every line, with its number; an empty text for a blank line."""
-    for place, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
         try:
-            value = json.loads(line, parse_float=number) if line.strip() else ""
+            value = json.loads(line) if line.strip() else ""
         except ValueError as error:
-            raise DataError(
-                f"{path}, line {place} is not valid JSON: {json_problem(error)}. Give one string "
-                "or object a line, or one list."
-            ) from error
-        yield place, value
+            raise _not_json(path, number, error) from error
+        yield number, value
+
+
+def _not_json(path: Path, line: int, error: ValueError) -> DataError:
+    return DataError(
+        f"{path}, line {line} is not valid JSON: {json_problem(error)}. Give one string or object "
+        "a line, or one list."
+    )
 
 
 def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -249,15 +249,13 @@ def csv_rows(path: Path, encoding: str = "utf-8") -> tuple[str, Values]:
     # The limit is one of the process, 128 KiB at first: less than some documents.
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))
     lines = text_lines(path, encoding)
-    start: list[str] = []
+    start = []
     filled: list[str] = []
-    for line in lines:
+    while len(filled) < 2 and (line := next(lines, None)) is not None:
         start.append(line)
-        if line.strip():
-            filled.append(line)
-        if len(filled) == 2:
-            break
-    delimiter = _delimiter(filled, path)
+        filled += [line] if line.strip() else []
+    is_tsv = path.name.lower().removesuffix(".gz").endswith(".tsv")
+    delimiter = _delimiter(filled, "\t" if is_tsv else ",")
     return delimiter, _csv_values(itertools.chain(start, lines), delimiter, path)
 
 
@@ -284,24 +282,15 @@ def _csv_values(lines: Iterable[str], delimiter: str, path: Path) -> Values:
         ) from error
 
 
-def _delimiter(lines: list[str], path: Path) -> str:
-    """Return what separates the header's fields; the row below decides between several."""
-    usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+def _delimiter(lines: list[str], usual: str) -> str:
+    """Return what separates the header's fields: of several, what the row below has as often."""
     # a row with an open quote ends in a later line
     rows = [line for i, line in enumerate(lines) if i == 0 or line.count('"') % 2 == 0]
-    widths = {sign: [_width(row, sign) for row in rows] for sign in DELIMITERS}
-    possible = [sign for sign in DELIMITERS if widths[sign] and min(widths[sign]) > 1]
-    even = []
-    if len(rows) == len(lines):
-        even = [sign for sign in possible if len(set(widths[sign])) == 1]
-    if len(even) == 1:
-        return even[0]
-    if len(possible) > 1 and (even or usual not in possible):
-        signs = " or by ".join(map(repr, possible))
-        raise DataError(
-            f"{path}: its fields may be separated by {signs}. Put them in double quotes."
-        )
-    return possible[0] if len(possible) == 1 else usual
+    signs = sorted(DELIMITERS, key=lambda sign: sign != usual)
+    widths = {sign: [_width(row, sign) for row in rows] for sign in signs}
+    possible = [sign for sign in signs if min(widths[sign], default=0) > 1]
+    even = [sign for sign in possible if len(set(widths[sign])) == 1]
+    return next(iter(even or possible), usual)
 
 
 def _width(line: str, delimiter: str) -> int:
@@ -314,9 +303,9 @@ def _width(line: str, delimiter: str) -> int:
 def _header(names: list[str], path: Path) -> list[str]:
     """Return the names of columns; a column without a name is called by its place."""
     header = [name.strip() or f"column_{i}" for i, name in enumerate(names, 1)]
-    for i, name in enumerate(header):
-        if name in header[:i]:
-            raise DataError(f"{path} has two columns named {name!r}. Rename one of them.")
+    if len(set(header)) < len(header):
+        double = max(header, key=header.count)
+        raise DataError(f"{path} has two columns named {double!r}. Rename one of them.")
     return header
 
 
@@ -364,9 +353,9 @@ def _xlsx_rows(path: Path) -> Values:
         raise DataError(
             f"{path} is not a readable .xlsx file: {one_line(str(error))}. Save it as .csv."
         ) from error
-    unread = book.sheet_names[1:]
+    unread = ", ".join(book.sheet_names[1:])
     if unread:
-        log.info("%s: its first sheet is read (%s), not %s", path, sheet.name, ", ".join(unread))
+        log.info("%s: its first sheet is read (%s), not %s", path, sheet.name, unread)
     names = cells[0] if cells else []
     places = [i for i, name in enumerate(names) if name != ""]
     header = _header([str(_cell(names[i])) for i in places], path)

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerscope.core.formatting import shorten
@@ -34,8 +33,7 @@ class Records:
     """Values in reading order, and facts about their source.
 
     `column` names the column of the texts; None if the values are texts. `clean` removes what is
-    not part of a text. `check_version` raises an error if a file was written to since reading
-    began.
+    not part of a text.
     """
 
     kind: str
@@ -45,7 +43,6 @@ class Records:
     values: Values
     column: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    check_version: Callable[[], None] = lambda: None
     clean: Callable[[str], str] | None = None
     text_filter: str | None = None
 
@@ -73,27 +70,7 @@ class Records:
             raise DataError(
                 f"{place} has no {column!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
             )
-        return Row(inner_value(value, column), others)
-
-
-def version_check(*paths: Path) -> Callable[[], None]:
-    """Return a function that raises an error if a file was written to since this call."""
-
-    def versions() -> list[tuple[int, int, int]]:
-        stats = [path.stat() for path in paths]
-        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
-
-    before = versions()
-
-    def check() -> None:
-        try:
-            is_same = versions() == before
-        except OSError:
-            is_same = False
-        if not is_same:
-            raise DataError(changed(paths[0] if len(paths) == 1 else paths[0].parent))
-
-    return check
+        return Row(_inner_value(value, column), others)
 
 
 def changed(source: object) -> str:
@@ -103,7 +80,7 @@ def changed(source: object) -> str:
     )
 
 
-def inner_value(value: Any, name: str) -> Any:
+def _inner_value(value: Any, name: str) -> Any:
     """Return the value under a name such as `doc.text`, which leads into inner objects."""
     for key in name.split("."):
         value = value[key]
@@ -113,7 +90,7 @@ def inner_value(value: Any, name: str) -> Any:
 def has_inner(value: Any, name: str) -> bool:
     """Return whether there is a value under a name such as `doc.text`."""
     try:
-        inner_value(value, name)
+        _inner_value(value, name)
     except (KeyError, TypeError):
         return False
     return True
@@ -130,25 +107,23 @@ def choose_column(column: str | None, columns: Mapping[str, bool], where: str) -
     """
     names = ", ".join(map(repr, columns)) or "none"
     strings = [name for name, is_string in columns.items() if is_string]
-    if column is not None:
-        if column not in columns:
-            near = near_misses(column, columns)
-            guess = f" Did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{where} has no column {column!r}.{guess} Columns: {names}.")
-        if column not in strings:
-            texts = ", ".join(map(repr, strings)) or "none"
-            raise DataError(
-                f"{where}: column {column!r} does not hold text. Columns that do: {texts}."
-            )
+    if column in strings:
         return column
+    if column in columns:
+        texts = ", ".join(map(repr, strings)) or "none"
+        raise DataError(f"{where}: column {column!r} does not hold text. Columns that do: {texts}.")
+    if column is not None:
+        near = near_misses(column, columns)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise DataError(f"{where} has no column {column!r}.{guess} Columns: {names}.")
     by_name = {name.strip().lower(): name for name in reversed(strings)}
-    for name in PREFERRED_COLUMNS:
-        if name in by_name:
-            return by_name[name]
-    if len(strings) == 1:
-        return strings[0]
-    problem = f"{len(strings)} columns of text" if strings else "no column of text"
-    raise DataError(f"{where} has {problem}. Name the one to read with column=. Columns: {names}.")
+    usual = [by_name[name] for name in PREFERRED_COLUMNS if name in by_name]
+    if usual or len(strings) == 1:
+        return (usual or strings)[0]
+    raise DataError(
+        f"{where} has {len(strings)} columns of text. Name the one to read with column=. Columns: "
+        f"{names}."
+    )
 
 
 def read_strings(texts: Any) -> Records:
@@ -193,36 +168,6 @@ def read_table(table: Any, names: list[str], column: str | None, whole: bool = F
     rows = zip(*(cells(name) for name in columns), strict=True)
     values = enumerate(dict(zip(columns, row, strict=True)) for row in rows)
     return Records("memory", "texts", where, "row", values, chosen, {"column": chosen})
-
-
-class ExactFloat(float):
-    """A number of a JSON file, written as it was spelled there."""
-
-    spelling: str
-
-    def __new__(cls, spelling: str) -> ExactFloat:
-        """Return the number, and remember its spelling."""
-        number = super().__new__(cls, spelling)
-        number.spelling = spelling
-        return number
-
-    def __repr__(self) -> str:
-        """Return the spelling."""
-        return self.spelling
-
-
-def is_string(value: Any) -> bool:
-    """Return whether a value of a JSON file is a text."""
-    return isinstance(value, str)
-
-
-def is_words(value: Any) -> bool:
-    """Return whether the field of a table is more than a number."""
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return bool(value and value.strip())
-    return False
 
 
 def is_missing(value: Any) -> bool:

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.data.corpus import TextStream
+from layerscope.data.corpus import TextStream, draw_texts
 from layerscope.data.readers import read_rows
 from layerscope.data.records import is_missing
-from layerscope.data.sampling import draw_texts
 from layerscope.errors import DataError, one_line
 from layerscope.improving.reader import Sample
 

@@ -17,8 +17,7 @@ from layerscope.core.heads import Head
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
 from layerscope.core.templates import get_template
-from layerscope.data.corpus import TextStream
-from layerscope.data.sampling import draw_texts
+from layerscope.data.corpus import TextStream, draw_texts
 from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import DataError
 from layerscope.models import LoadedModel
