@@ -30,7 +30,7 @@ from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import export
 from layerscope.exporting.draft import ExportRequest, text_longer_than, verification_texts
-from layerscope.exporting.job import write_draft
+from layerscope.exporting.pipeline import write_draft
 from layerscope.models import LoadedModel, load
 
 BATCH = 16

@@ -33,7 +33,7 @@ from common import make_parser, read_rows
 
 import layerscope
 from layerscope.core.heads import unit
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from layerscope.models.source import resolve
 
 RESULT = Path(__file__).parent / "results" / "rivals-texts.md"

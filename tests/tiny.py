@@ -158,7 +158,7 @@ def tiny_model(family: str = "llama", seed: int = 0) -> LoadedModel:
 
 def write_pooling(folder: Path, width: int, pooling: str = "mean_tokens") -> None:
     """Make a model's folder a sentence encoder of sentence-transformers."""
-    from layerscope.exporting.formats.sentence_transformers import write_pipeline
+    from layerscope.exporting.pipeline import write_pipeline
     from layerscope.store import atomic
 
     settings = {"word_embedding_dimension": width, f"pooling_mode_{pooling}": True}

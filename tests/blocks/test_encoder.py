@@ -12,7 +12,7 @@ from layerscope.blocks import Encoder
 from layerscope.blocks.encoder import BATCH_TOKENS, Start
 from layerscope.blocks.folder import write_folder
 from layerscope.blocks.kinds import find_kind
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from layerscope.store import atomic
 from tests.blocks.conftest import TEXTS, write_tiny
 

@@ -14,7 +14,7 @@ import layerscope
 from layerscope.blocks import FasterEncoder
 from layerscope.blocks import folder as blocks_folder
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from tests.blocks.conftest import TEXTS, idle_block, write_tiny
 from tests.cli.support import run_main
 from tests.exporting.conftest import reload_here

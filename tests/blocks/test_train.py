@@ -15,7 +15,7 @@ from layerscope.blocks import folder as blocks_folder
 from layerscope.blocks.agreement import TextSet, measure_agreement
 from layerscope.blocks.train import TrainRequest, VectorLoss, train_blocks
 from layerscope.errors import LayerscopeError
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from layerscope.progress import Silent
 from tests.blocks.conftest import TEXTS, write_tiny
 from tests.cli.support import run_main

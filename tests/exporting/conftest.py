@@ -16,16 +16,16 @@ from layerscope.exporting import reload_child, verifying
 
 def reload_here(
     jobs: Sequence[dict[str, Any]], scratch: Path
-) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
+) -> tuple[list[np.ndarray], dict[str, Any]]:
     """Do the work of the fresh process in this one."""
     facts_file = scratch / "facts.json"
-    jobs = [{**job, "out": str(scratch / f"{i}.npz")} for i, job in enumerate(jobs)]
+    jobs = [{**job, "out": str(scratch / f"{i}.npy")} for i, job in enumerate(jobs)]
     work = {"threads": 1, "jobs": jobs, "facts": str(facts_file)}
     (scratch / "jobs.json").write_text(json.dumps(work))
     reload_child.main(str(scratch / "jobs.json"))
     facts = json.loads(facts_file.read_text())
-    assert facts["layerscope_loaded"]  # it is: these are its tests
-    return [dict(np.load(job["out"])) for job in jobs], {**facts, "layerscope_loaded": False}
+    assert facts.pop("layerscope_loaded")  # it is: these are its tests
+    return [np.load(job["out"]) for job in jobs], facts
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from layerscope.core.readout import Readout
 from layerscope.exporting.draft import Draft, ExportRequest, verification_texts
-from layerscope.exporting.job import Exported, write_draft, write_export
+from layerscope.exporting.job import Exported, write_export
+from layerscope.exporting.pipeline import write_draft
 from layerscope.models import LoadedModel, wrap
 from tests.evaluation.support import PATTERNS, pool_by_hand, read_by_hand
 from tests.tiny import build_tiny

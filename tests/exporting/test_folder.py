@@ -117,7 +117,6 @@ def test_fresh_process(
     draft = draft_of(model, layer, readout, Path("folder"), head=HEAD, max_length=64)
     verification = verifying.verify(draft)
     assert verification.cosine_distance < 1e-9
-    assert verification.state_error < 1e-4
     assert verification.texts > 20
     assert verification.cut_texts >= 2
     assert set(verification.versions) == {"sentence_transformers", "transformers", "torch"}

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from layerscope.core.heads import Head
 from layerscope.exporting import ExportError
-from layerscope.exporting.formats.onnx import write_graph
+from layerscope.exporting.formats import write_graph
 from tests.exporting.support import MEAN, TEXTS, draft_of, finish_by_hand, vectors_by_hand
 from tests.tiny import tiny_model
 

@@ -12,7 +12,7 @@ import pytest
 
 import layerscope
 from layerscope.errors import ExportError, LayerscopeError
-from layerscope.exporting.pushing import pack, push
+from layerscope.exporting.publishing import pack, push
 from layerscope.store.records import check_files
 from tests.cli.support import Ended, assert_refused, run_main
 from tests.exporting.conftest import here, verified_here
@@ -114,7 +114,12 @@ def test_on_the_command_line(
     ("present", "is_private", "is_public", "message"),
     [
         ({"model.bin": b"x"}, True, False, "holds no export of layerscope"),
-        ({"layerscope.json": b"{}"}, False, False, "is there and public"),
+        (
+            {"layerscope.json": b"{}"},
+            False,
+            False,
+            "is there and public, and stays so: say public=True",
+        ),
         ({"layerscope.json": b"{}"}, True, True, "is there and private, and stays so"),
     ],
 )

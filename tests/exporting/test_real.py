@@ -14,9 +14,8 @@ from layerscope import evaluate
 from layerscope.core.templates import get_template
 from layerscope.data import load_corpus
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.exporting import export, start, verifying
-from layerscope.exporting.draft import verification_texts
-from layerscope.exporting.tokenizing import frame_tokenizer
+from layerscope.exporting import export, job, verifying
+from layerscope.exporting.draft import frame_tokenizer, verification_texts
 from layerscope.models import LoadedModel, load
 from layerscope.vectors.tokenize import tokenize_texts
 from tests.evaluation.support import mteb_score
@@ -91,7 +90,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(
     )
     task = resolve_tasks("STSBenchmark", **tasks)[0].load().task
     monkeypatch.setattr(verifying, "reload", reload_here)
-    monkeypatch.setattr(start, "verification_texts", lambda: verification_texts(brief=True))
+    monkeypatch.setattr(job, "verification_texts", lambda: verification_texts(brief=True))
     # Without a length the folder reads as much as the model can, and is verified on that much: a
     # minute for a model of 135M.
     length = 96 if name == "smollm2-135m" else None

@@ -59,7 +59,7 @@ def test_a_decoder_needs_a_gpu_a_graph_or_a_gguf_file(tmp_path: Path) -> None:
     draft_of(tiny_model("llama"), 2, "plain/mean/applied", tmp_path)
     assert opens(tmp_path) == {"sentence-transformers", "tei-gpu", "vllm"}
     problems = check_servers(tmp_path)
-    assert "--format onnx" in problems["tei"][0]
+    assert "--format onnx" in problems["tei"][-1]
     assert "--format gguf" in problems["llama.cpp"][0]
     add_file(tmp_path, "gguf/model.gguf")
     assert "llama.cpp" in opens(tmp_path)
@@ -121,11 +121,11 @@ def test_card_and_terminal_say_where_an_export_opens(
     assert done.facts["servers"] == check_servers(done.path)
     card = (done.path / "README.md").read_text(encoding="utf-8")
     section = card.partition("## Where it opens")[2].partition("## Verified")[0]
-    opening, _, others = section.partition("Not in:")
+    opening, _, others = section.partition("- Not in")
     assert "sentence-transformers" in opening
     assert "vLLM" in opening
-    assert "- ONNX Runtime and transformers.js: there is no onnx/model.onnx" in others
-    assert "- llama.cpp and Ollama: there is no GGUF file" in others
+    assert "ONNX Runtime and transformers.js: there is no onnx/model.onnx" in others
+    assert "- Not in llama.cpp and Ollama: there is no GGUF file" in others
     print_export(done.facts)
     words = " ".join(capsys.readouterr().out.split())
     assert "opens in sentence-transformers, text-embeddings" in words

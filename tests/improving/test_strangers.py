@@ -14,7 +14,7 @@ import layerscope
 from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from layerscope.store import checked
 from layerscope.store.records import record_files
 from tests.cli.support import run_main

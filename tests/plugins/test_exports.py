@@ -20,20 +20,15 @@ pytest.importorskip("sentence_transformers")
 
 FORMAT = """
 import json
-from dataclasses import dataclass
 
 from layerscope.exporting.formats import ExportFormat
 
 
-@dataclass(frozen=True)
 class Summary(ExportFormat):
     name = "summary"
-    key: str = "layer"
-    pretty: bool = False
 
     def write(self, draft):
-        text = json.dumps({self.key: draft.layer}, indent=1 if self.pretty else None)
-        (draft.folder / "summary.json").write_text(text)
+        (draft.folder / "summary.json").write_text(json.dumps({"layer": draft.layer}))
         return {"files": ["summary.json"]}
 
     def card(self, facts):
@@ -79,16 +74,6 @@ def test_a_format_from_outside_is_written_and_told(
     assert "## Summary" in (done.path / "README.md").read_text()
     print_export(done.facts)
     assert "summary in summary.json" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_format_has_options(tmp_path: Path) -> None:
-    words = "summary:key=depth,pretty=true"
-    done = export(tiny_model("llama"), 2, out=tmp_path / "x", max_length=64, formats=[words])
-    assert (done.path / "summary.json").read_text() == '{\n "depth": 2\n}'
-    with pytest.raises(UnknownNameError, match=r"option of the format summary 'keys'"):
-        export(tiny_model("llama"), 2, out=tmp_path / "y", formats=["summary:keys=depth"])
-    assert not (tmp_path / "y").exists()
 
 
 def test_without_it_its_name_is_not_known(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from layerscope.errors import ModelError, NonFiniteStatesError
 from layerscope.exporting.cutting import block_list_path, set_blocks
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from layerscope.models import wrap
 from layerscope.models.settings import quiet
 

@@ -129,11 +129,8 @@ def verify_folder(
     ] or ["A text."]
     vectors = encoder.encode(variant, encoder.batches(short))
     with tempfile.TemporaryDirectory(prefix="layerscope-verify-") as scratch:
-        job = {"folder": str(folder), "texts": short, "probes": [], "index": None}
-        (arrays,), versions = reload([job], Path(scratch))
-    if versions.pop("layerscope_loaded"):
-        raise ExportError("the fresh process loaded layerscope, so the check says nothing.")
-    distance = float(np.nanmax(cosine_distances(vectors, arrays["vectors"])))
+        (reloaded,), versions = reload([{"folder": str(folder), "texts": short}], Path(scratch))
+    distance = float(np.nanmax(cosine_distances(vectors, reloaded)))
     tolerance = TOLERANCE.get(encoder.model.identity["dtype"], HALF_TOLERANCE)
     if not distance < tolerance:
         raise ExportError(

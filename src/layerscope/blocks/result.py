@@ -14,8 +14,8 @@ import pandas as pd
 from layerscope.blocks.folder import MadeEncoder, write_export
 from layerscope.core.runs import view
 from layerscope.errors import LayerscopeError
-from layerscope.exporting.folder import published
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
+from layerscope.exporting.publishing import published
 from layerscope.models.settings import quiet
 from layerscope.store import RunFolder, StoredRun
 

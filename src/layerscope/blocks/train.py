@@ -19,7 +19,7 @@ from layerscope.blocks.agreement import TextSet, measure_agreement
 from layerscope.blocks.encoder import Encoder, Variant
 from layerscope.blocks.folder import write_folder
 from layerscope.errors import LayerscopeError
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from layerscope.models import wrap
 from layerscope.models.settings import quiet
 from layerscope.progress import OnRows, Progress

@@ -105,7 +105,7 @@ def export_command(
     ] = None,
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="Also write onnx, gguf, … (NAME:KEY=VALUE)."),
+        typer.Option("--format", help="Also write onnx, gguf, …"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write. (default: in exports/)")
@@ -162,7 +162,7 @@ def export_command(
 
 def _check_push(repo: str, yes: bool) -> None:
     """Raise an error, before any work, if nothing could be sent."""
-    from layerscope.exporting.pushing import check_address, check_token
+    from layerscope.exporting.publishing import check_address, check_token
 
     if is_offline():
         raise LayerscopeError("--push sends to the hub, which HF_HUB_OFFLINE forbids.")
@@ -176,7 +176,7 @@ def _check_push(repo: str, yes: bool) -> None:
 
 def _push(exported: Any, repo: str, public: bool, yes: bool, as_json: bool) -> None:
     """Show what would be sent, ask, and send it."""
-    from layerscope.exporting.pushing import pack, push
+    from layerscope.exporting.publishing import pack, push
 
     parcel = pack(exported.path, repo, public)
     print(one_line(f"To send: {parcel}"), file=sys.stderr)

@@ -21,7 +21,7 @@ from layerscope.core.sites import pick_layers
 from layerscope.core.templates import get_template
 from layerscope.engines import Advance, Engine, ModelRecipe, Work, ignore_progress
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from layerscope.models import LoadedModel
 from layerscope.models.load import find_source
 from layerscope.models.settings import pick_device, pick_dtype, quiet

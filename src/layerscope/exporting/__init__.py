@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from layerscope.errors import ExportError
-from layerscope.exporting.job import Exported
-from layerscope.exporting.start import export
+from layerscope.exporting.job import Exported, export
 
 __all__ = ["ExportError", "Exported", "export"]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from layerscope.capture import Capture, FinalNorm, expand_sites
 from layerscope.capture.hooks import apply_norm
-from layerscope.errors import ExportError
+from layerscope.errors import ExportError, one_line
 from layerscope.models import LoadedModel
 from layerscope.models.settings import quiet
 from layerscope.spectra import full_precision
@@ -57,10 +57,8 @@ def check_cuttable(model: LoadedModel) -> None:
     module = model.module
     kind = type(module).__name__
     problem = ""
-    if not isinstance(module, PreTrainedModel):
+    if not isinstance(module, PreTrainedModel) or getattr(module.config, "auto_map", None):
         problem = f"{kind} is not a transformers model, and only those load without custom code."
-    elif getattr(module.config, "auto_map", None):
-        problem = f"{kind} needs its own Python code; an exported folder must load without it."
     elif block_list_path(module, model.anatomy.blocks) is None:
         problem = f"the blocks of {kind} are not in one list of modules, which a cut shortens."
     elif model.tokenizer is None:
@@ -83,27 +81,23 @@ def write_cut(model: LoadedModel, layer: int, norm: str, folder: Path) -> Route:
     ids = torch.tensor(model.tokenize(["A short text, read at one layer."], 16).ids)
     expected = capture_states(model, layer, norm, ids.to(model.device)).cpu()
     filler_first = needs_filler(model, norm)
-    problems = []
+    problem = "no state equals the captured one"
     for filler in (filler_first, not filler_first):
-        blocks = layer + filler
         try:
             write_weights(cut(model, layer, filler), folder)
             output = _reload_and_run(folder, ids)
         except Exception as error:  # an architecture may refuse, for example, to have no block
             if "no space left" in str(error).lower():  # safetensors has its own error for this
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            reason = " ".join(str(error).split())[:200]
-            problems.append(f"{blocks} blocks: {type(error).__name__}: {reason}")
+            problem = one_line(str(error))[:200]
             continue
         if _equal(getattr(output, "last_hidden_state", None), expected):
             return Route(layer, filler, None)
         for index, state in enumerate(output.hidden_states or ()):
             if _equal(state, expected):
                 return Route(layer, filler, index)
-        problems.append(f"{blocks} blocks: no state equals the captured one")
     raise ExportError(
-        f"{type(model.module).__name__} cannot be cut at layer {layer} ({norm}): "
-        f"{'; '.join(problems)}."
+        f"{type(model.module).__name__} cannot be cut at layer {layer} ({norm}): {problem}."
     )
 
 

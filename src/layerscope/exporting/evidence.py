@@ -14,11 +14,11 @@ import numpy as np
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.choose.choice import Choice
-from layerscope.choose.labels.read import read_labels
+from layerscope.choose.labels import read_labels
 from layerscope.choose.select import select
 from layerscope.core.heads import Head
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
+from layerscope.core.readout import Readout, readout_names, readouts_of
 from layerscope.core.runs import load_run
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.templates import get_template
@@ -26,7 +26,6 @@ from layerscope.errors import ExportError
 from layerscope.evaluation.run import TASK_COLUMNS, Evaluation, texts_file
 from layerscope.exporting.draft import why_not
 from layerscope.models import LoadedModel
-from layerscope.profiling.run import Profile
 from layerscope.store.checked import read_arrays
 from layerscope.vectors import MissingVectorsError, VectorStore
 from layerscope.vectors.encode import open_space, read_readout
@@ -34,11 +33,11 @@ from layerscope.vectors.encode import open_space, read_readout
 
 @dataclass(frozen=True)
 class ExportEvidence:
-    """A choice of a layer, with the run that it rests on if that is still there."""
+    """A choice of a layer, with the evaluation that it rests on if that is still there."""
 
     source: str
     choice: Choice
-    run: Evaluation | Profile | None = None
+    run: Evaluation | None = None
 
     @classmethod
     def load(cls, source: Any, readout: Readout | None) -> ExportEvidence:
@@ -46,23 +45,20 @@ class ExportEvidence:
 
         The choice from a run is under the readout, or among all that can be exported.
         """
+        if isinstance(source, str | Path):
+            is_file = Path(source).is_file()
+            source = Choice.from_json(Path(source)) if is_file else load_run(source)
         if isinstance(source, Choice):
-            return cls("the given choice", source, _evaluation_of(source))
-        run = source
-        if not isinstance(source, Evaluation | Profile):
-            if Path(source).is_file():
-                choice = Choice.from_json(Path(source))
-                return cls(str(source), choice, _evaluation_of(choice))
-            run = load_run(source)
-        if not isinstance(run, Evaluation | Profile):
-            raise ExportError(
-                f"{source} holds a {run.kind}, which says nothing about the layer to export. Give "
-                "the folder of a profile or an evaluation, or a file that `layerscope select "
-                "--json` wrote."
-            )
-        if readout is None:
-            return cls(str(run.path), select(run, usable=why_not), run)
-        return cls(str(run.path), select(run, readouts=[readout.name]), run)
+            folder = source.source
+            is_there = source.rule == "measured" and folder is not None and Path(folder).is_dir()
+            run = Evaluation.load(folder) if is_there and folder is not None else None
+            return cls("the given choice", source, run)
+        names = None if readout is None else [readout.name]
+        if readout is None and isinstance(source, Evaluation):
+            measured = dict.fromkeys(readouts_of(source.gains))
+            names = [entry.name for entry in measured if why_not(entry) is None]
+        choice = select(source, readouts=names)
+        return cls(str(source.path), choice, source if isinstance(source, Evaluation) else None)
 
     def check(self, model: LoadedModel) -> None:
         """Raise for evidence about another model, by weights, settings, precision or adapters."""
@@ -75,59 +71,41 @@ class ExportEvidence:
 
     def choose(self, layer: int | None, readout: Readout | None) -> tuple[int, Readout]:
         """Return the layer and readout as given, or else as chosen."""
-        choice = self.choice
-        chosen_readout = Readout.parse(choice.readout) if choice.readout else None
-        if layer is not None:
-            return layer, readout or chosen_readout or Readout()
-        if readout and chosen_readout and readout != chosen_readout:
+        chosen = Readout.parse(self.choice.readout) if self.choice.readout else Readout()
+        if layer is None and readout and self.choice.readout and readout != chosen:
             raise ExportError(
-                f"{self.source} chose the readout {choice.readout}, not {readout.name}. Leave "
-                "out readout=."
+                f"{self.source} chose the readout {chosen.name}, not {readout.name}. Leave out "
+                "readout=."
             )
-        return choice.layer, readout or chosen_readout or Readout()
+        return self.choice.layer if layer is None else layer, readout or chosen
 
     def facts(self, layer: int, readout: Readout, is_chosen: bool) -> dict[str, Any]:
         """Return the facts for layerscope.json and the model card."""
-        notes = [
-            note.replace("cannot be used", "cannot be exported") for note in self.choice.passed_over
-        ]
         return {
             "run": Path(self.source).name,
             "choice": self.choice.as_dict() if is_chosen else None,
             "scores": self._scores(layer, readout),
-            "notes": notes if is_chosen else [],
-            "conventions": {} if self.run is None else self.run.manifest["conventions"],
         }
 
     def _scores(self, layer: int, readout: Readout) -> list[dict[Any, Any]]:
         """Return a row for each task, in points (score × 100).
 
         `gain` with its interval is over the last layer under the same readout (`last`).
-        `gain_readout` is that last layer over the last layer under the default readout.
         """
-        if not isinstance(self.run, Evaluation):
+        if self.run is None:
             return []
         gains = self.run.gains.assign(readout=readout_names(self.run.gains))
-        is_chosen = (gains["readout"] == readout.name) & (gains["layer"] == layer)
-        rows = gains[is_chosen].set_index(TASK_COLUMNS)
+        of_readout = gains[gains["readout"] == readout.name]
+        rows = of_readout[of_readout["layer"] == layer].set_index(TASK_COLUMNS)
         if rows.empty:
             names = ", ".join(sorted(set(gains["readout"])))
             raise ExportError(
                 f"the run in {self.source} did not measure {readout.name} at layer {layer}. "
                 f"It measured: {names}."
             )
-        last_rows = gains.loc[gains.groupby([*TASK_COLUMNS, "readout"])["layer"].idxmax()]
-        last_scores = last_rows.set_index(["readout", *TASK_COLUMNS])["score"].sort_index()
-        table = rows[["score", "gain", *INTERVAL]].assign(last=last_scores[readout.name])
-        if DEFAULT_READOUT in last_scores:
-            table["default_last"] = last_scores[DEFAULT_READOUT]
-        else:
-            table["default_last"] = np.nan
-        table["gain_readout"] = table["last"] - table["default_last"]
-        tasks = self.run.manifest["tasks"]
-        table = (100 * table).reset_index()
-        table["items"] = [tasks.get(task, {}).get("items") for task in table["task"]]
-        return table.to_dict("records")
+        last = of_readout.sort_values("layer").groupby(TASK_COLUMNS)["score"].last()
+        table = 100 * rows[["score", "gain", *INTERVAL]].assign(last=last)
+        return table.reset_index().to_dict("records")
 
     def center_texts(self) -> tuple[list[str], str] | None:
         """Return the texts whose mean a choice with labels subtracts, and words for them.
@@ -135,7 +113,7 @@ class ExportEvidence:
         None: an evaluation has the mean.
         """
         file = self.choice.center_on
-        if file is None or isinstance(self.run, Evaluation):
+        if file is None or self.run is not None:
             return None
         if not Path(file).is_file():
             raise ExportError(
@@ -149,7 +127,7 @@ class ExportEvidence:
         self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None
     ) -> Head:
         """Return the mean over all distinct texts of the run's tasks, by the vectors in the store."""
-        if not isinstance(self.run, Evaluation) or self.run.path is None:
+        if self.run is None or self.run.path is None:
             raise ExportError(
                 f"readout {readout.name!r} subtracts a mean, and {self.source} holds no vectors "
                 "to take it from: say which texts to center on (center_on=FILE)."
@@ -160,11 +138,9 @@ class ExportEvidence:
         keys = [bytes(row) for row in np.unique(np.concatenate(digests), axis=0)]
         site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
         vector_store = VectorStore(Path(store) if store else cache_dir() / "embeddings", None)
-        template = get_template(readout.template)
+        length = self.run.manifest["conventions"]["max_length"]
         try:
-            space = open_space(
-                vector_store, model, template, self.run.manifest["conventions"]["max_length"]
-            )
+            space = open_space(vector_store, model, get_template(readout.template), length)
             vectors = read_readout(space, keys, readout, site.name)
         except MissingVectorsError as error:
             raise ExportError(
@@ -174,10 +150,3 @@ class ExportEvidence:
             ) from error
         words = f"the {len(keys)} texts of {', '.join(tasks)}"
         return Head(vectors.mean(0, dtype=np.float64), None, words)
-
-
-def _evaluation_of(choice: Choice) -> Evaluation | None:
-    """Return the evaluation that a choice rests on, if there is one and it is still there."""
-    if choice.rule != "measured" or choice.source is None or not Path(choice.source).is_dir():
-        return None
-    return Evaluation.load(choice.source)

@@ -1,6 +1,6 @@
 """A script that loads exported folders as anyone would, in a process without layerscope.
 
-`python reload_child.py JOBS.json`. Each job names a folder, texts, and the file of the result.
+`python reload_child.py JOBS.json`. Each job names a folder, texts, and the file of their vectors.
 """
 
 import json
@@ -10,7 +10,7 @@ import warnings
 
 
 def main(path: str) -> None:
-    """Encode every job's texts with sentence-transformers, and read token states with transformers."""
+    """Encode every job's texts with sentence-transformers."""
     warnings.filterwarnings("ignore")
     with open(path, encoding="utf-8") as stream:
         work = json.load(stream)
@@ -23,26 +23,14 @@ def main(path: str) -> None:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-    options = {"local_files_only": True, "trust_remote_code": False}
     for job in work["jobs"]:
-        model = SentenceTransformer(job["folder"], device="cpu", **options)
+        model = SentenceTransformer(
+            job["folder"], device="cpu", local_files_only=True, trust_remote_code=False
+        )
         side = job.get("side")
         encode = getattr(model, f"encode_{side}") if side else model.encode
         vectors = encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
-        arrays = {"vectors": np.asarray(vectors, dtype=np.float32)}
-        if job["probes"]:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], **options)
-            module = transformers.AutoModel.from_pretrained(job["folder"], **options).eval()
-        for i, text in enumerate(job["probes"]):
-            inputs = tokenizer(text, truncation=True, return_tensors="pt")
-            with torch.inference_mode():
-                output = module(**inputs, output_hidden_states=True)
-            state = output.last_hidden_state
-            if job["index"] is not None:
-                state = output.hidden_states[job["index"]]
-            arrays[f"ids_{i}"] = inputs["input_ids"][0].numpy()
-            arrays[f"states_{i}"] = state[0].float().numpy()
-        np.savez(job["out"], **arrays)  # type: ignore[arg-type]
+        np.save(job["out"], np.asarray(vectors, dtype=np.float32))
     facts = {
         "layerscope_loaded": any(name.split(".")[0] == "layerscope" for name in sys.modules),
         "sentence_transformers": sys.modules["sentence_transformers"].__version__,

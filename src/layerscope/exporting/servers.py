@@ -18,7 +18,7 @@ from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
 from layerscope.errors import ExportError, UnknownNameError
 from layerscope.exporting.cutting import needs_filler
-from layerscope.exporting.formats.sentence_transformers import MODULES, modules_of
+from layerscope.exporting.pipeline import MODULES, modules_of
 from layerscope.models import LoadedModel
 
 _CANDLE_ANYWHERE = (
@@ -34,8 +34,8 @@ _GGUF = ("Gemma3TextModel", "LlamaModel", "MistralModel")
 _POOLINGS = ("pooling_mode_cls_token", "pooling_mode_lasttoken", "pooling_mode_mean_tokens")
 """The settings of a Pooling module that every server reads."""
 _NO_GGUF = "there is no GGUF file: write it with `layerscope export --format gguf`"
-_WRITE_GRAPH = "write a graph with `layerscope export --format onnx`"
-_APPLIED = "export a readout with the norm `applied`"
+_NO_GRAPH = "there is no onnx/model.onnx: write it with `layerscope export --format onnx`"
+_NORM = "it always applies the final norm: export a readout with the norm `applied`"
 _ROUTER = "it does not read a Router: improve without queries"
 _POOLING = "it pools by `cls`, `mean` or `last` only: export a readout with one of these"
 
@@ -56,11 +56,6 @@ class FolderFacts:
         """The class that the configuration names first."""
         classes = self.config.get("architectures")
         return str(classes[0]) if isinstance(classes, list) and classes else "none"
-
-    @property
-    def model_type(self) -> str:
-        """The name of the architecture in transformers."""
-        return str(self.config.get("model_type"))
 
     def count(self, module: str) -> int:
         """Return the number of modules of a kind."""
@@ -104,8 +99,12 @@ def facts_of(model: LoadedModel, readout: Readout) -> FolderFacts:
     )
 
 
+def _sentence_transformers(facts: FolderFacts) -> list[str]:
+    return []
+
+
 def _onnx_runtime(facts: FolderFacts) -> list[str]:
-    return [] if facts.has_graph else [f"there is no onnx/model.onnx: {_WRITE_GRAPH}"]
+    return [] if facts.has_graph else [_NO_GRAPH]
 
 
 def _tei_start(facts: FolderFacts) -> list[str]:
@@ -121,10 +120,11 @@ def _tei_start(facts: FolderFacts) -> list[str]:
 def _tei_weights(facts: FolderFacts, model_types: Sequence[str]) -> list[str]:
     """Return the problems of text-embeddings-inference with the weights themselves."""
     problems = []
-    if facts.model_type not in model_types:
-        problems.append(f"it has no model of the type {facts.model_type!r} there")
+    model_type = facts.config.get("model_type")
+    if model_type not in model_types:
+        problems.append(f"it has no model of the type {model_type!r} there")
     if facts.inner_state:
-        problems.append(f"it reads the last state, which is after the final norm: {_APPLIED}")
+        problems.append(_NORM)
     for name in facts.modules:
         if name.endswith(".Dense") and name != f"{MODULES}.Dense":
             problems.append(f"it skips a Dense module that is called {name!r}")
@@ -132,11 +132,8 @@ def _tei_weights(facts: FolderFacts, model_types: Sequence[str]) -> list[str]:
 
 
 def _tei_cpu(facts: FolderFacts) -> list[str]:
-    problems = _tei_start(facts)
-    if not facts.has_graph:
-        weights = _tei_weights(facts, _CANDLE_ANYWHERE)
-        problems += [f"{problem}; or {_WRITE_GRAPH}" for problem in weights]
-    return problems
+    weights = [] if facts.has_graph else _tei_weights(facts, _CANDLE_ANYWHERE)
+    return _tei_start(facts) + weights + ([_NO_GRAPH] if weights else [])
 
 
 def _tei_gpu(facts: FolderFacts) -> list[str]:
@@ -150,7 +147,7 @@ def _vllm(facts: FolderFacts) -> list[str]:
     if not facts.has_known_pooling:
         problems.append(_POOLING)
     if facts.inner_state:
-        problems.append(f"it applies the final norm without a warning: {_APPLIED}")
+        problems.append(_NORM)
     if facts.count("Dense") > 1:
         problems.append("it reads only the first Dense module")
     if facts.count("Router"):
@@ -165,11 +162,9 @@ def _llama_cpp(facts: FolderFacts) -> list[str]:
     if facts.architecture not in _GGUF:
         problems.append(f"layerscope writes GGUF files of {', '.join(_GGUF)} only")
     if facts.count("Dense") or facts.count("Router"):
-        problems.append(
-            "a GGUF file holds no Dense module: export a readout without a head or centering"
-        )
+        problems.append("a GGUF file holds no Dense module: export without a head or centering")
     if facts.inner_state:
-        problems.append(f"it always applies the final norm: {_APPLIED}")
+        problems.append(_NORM)
     if not facts.has_known_pooling:
         problems.append(_POOLING)
     return problems or [_NO_GGUF]
@@ -184,7 +179,7 @@ class Server:
 
 
 SERVERS = {
-    "sentence-transformers": Server("sentence-transformers", lambda facts: []),
+    "sentence-transformers": Server("sentence-transformers", _sentence_transformers),
     "onnx": Server("ONNX Runtime and transformers.js", _onnx_runtime),
     "tei": Server("text-embeddings-inference on a CPU", _tei_cpu),
     "tei-gpu": Server("text-embeddings-inference on a GPU", _tei_gpu),
@@ -228,28 +223,11 @@ def plan_formats(facts: FolderFacts, names: Sequence[str]) -> tuple[list[str], l
     return obstacles, sorted(formats)
 
 
-def _opening(problems_by_server: Mapping[str, Sequence[str]]) -> str:
-    titles = [SERVERS[name].title for name, problems in problems_by_server.items() if not problems]
-    return ", ".join(titles)
-
-
 def opening_words(problems_by_server: Mapping[str, Sequence[str]]) -> str:
-    """Return which programs open a folder, for a line beside "opens in".
+    """Return which programs open a folder.
 
     >>> opening_words({"onnx": ["there is no onnx/model.onnx"], "vllm": []})
-    'vLLM (by their sources; `layerscope verify --for all`)'
+    'vLLM'
     """
-    return f"{_opening(problems_by_server)} (by their sources; `layerscope verify --for all`)"
-
-
-def opening_section(problems_by_server: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the paragraphs of a model card on where a folder opens and where it does not."""
-    paragraphs = [f"By their sources, without starting them: {_opening(problems_by_server)}."]
-    lines = [
-        f"- {SERVERS[name].title}: {'; '.join(problems)}"
-        for name, problems in problems_by_server.items()
-        if problems
-    ]
-    if lines:
-        paragraphs.append("Not in:\n\n" + "\n".join(lines))
-    return paragraphs
+    opening = [SERVERS[name].title for name, found in problems_by_server.items() if not found]
+    return ", ".join(opening)

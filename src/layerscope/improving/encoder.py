@@ -13,7 +13,7 @@ from layerscope.blocks.result import FasterEncoder
 from layerscope.blocks.train import TrainRequest
 from layerscope.core.identity import model_key
 from layerscope.errors import LayerscopeError
-from layerscope.exporting.describing import license_of
+from layerscope.exporting.card import license_of
 from layerscope.exporting.servers import SERVERS, check_servers
 from layerscope.improving.finish import keep_reading
 from layerscope.improving.judging import own_readout

@@ -15,12 +15,12 @@ from layerscope.choose.choice import Choice
 from layerscope.core.heads import unit
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError
-from layerscope.exporting.describing import license_of
+from layerscope.exporting.card import license_of
 from layerscope.exporting.draft import ExportRequest, Side, verification_texts
 from layerscope.exporting.formats import parse_formats
-from layerscope.exporting.formats.sentence_transformers import load_folder
+from layerscope.exporting.pipeline import load_folder
 from layerscope.exporting.job import write_export
-from layerscope.exporting.pushing import pack, push
+from layerscope.exporting.publishing import pack, push
 from layerscope.improving.decision import Evidence
 from layerscope.improving.reader import Chosen
 from layerscope.maps.groups import clusters, group_names

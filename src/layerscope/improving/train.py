@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from layerscope.choose.judges.agreement import Neighborhoods, similarities
 from layerscope.core.heads import Head, Ridge, unit
 from layerscope.exporting.draft import ExportRequest, verification_texts
-from layerscope.exporting.formats.sentence_transformers import load_folder
-from layerscope.exporting.job import write_draft
+from layerscope.exporting.pipeline import load_folder, write_draft
 from layerscope.improving.decision import Training
 from layerscope.improving.fit import Lesson
 from layerscope.improving.heads import READOUT as HEAD_READOUT

@@ -14,7 +14,7 @@ from layerscope.choose.judges.agreement import NEIGHBORS
 from layerscope.core.readout import Readout, describe_readout, row_words
 from layerscope.core.templates import names_of
 from layerscope.exporting.job import Exported
-from layerscope.exporting.pushing import PRIVATE
+from layerscope.exporting.publishing import PRIVATE
 from layerscope.exporting.servers import opening_words
 from layerscope.improving.decision import Change, Evidence, Training
 from layerscope.improving.result import Improved

@@ -23,7 +23,7 @@ from layerscope.core.readout import Readout
 from layerscope.core.templates import SLOT
 from layerscope.errors import ExportError
 from layerscope.exporting.formats import Draft, ExportFormat
-from layerscope.exporting.tokenizing import special_tokens
+from layerscope.exporting.draft import special_tokens
 from layerscope.exporting.verifying import cosine_distances, pooled_vectors
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION

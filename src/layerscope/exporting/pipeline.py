@@ -10,18 +10,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from layerscope.core.files import is_plain_name, read_json
 from layerscope.core.heads import Head
 from layerscope.core.poolings import POOLINGS
+from layerscope.core.templates import SLOT, get_template
 from layerscope.errors import ExportError, LayerscopeError, one_line
-from layerscope.exporting.draft import Draft, Side
+from layerscope.exporting.cutting import check_cuttable, write_cut
+from layerscope.exporting.draft import (
+    LONG,
+    SHORT,
+    Draft,
+    ExportRequest,
+    FramedTokenizer,
+    check_expressible,
+    frame_tokenizer,
+    text_longer_than,
+)
+from layerscope.exporting.verifying import pooled_vectors
 from layerscope.extras import missing
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
@@ -30,13 +44,60 @@ MODULES = "sentence_transformers.models"
 _ROUTES = "router_config.json"
 _ROPE_THETA = ("llama", "mistral", "qwen2", "qwen3")
 """Models that have one frequency for all blocks in transformers 4, under this name."""
+_LONGEST = 2048  # tokens of a folder whose template would be cut
 _KNOWN = re.compile(
     r"sentence_transformers(\.\w+)*\."
     r"(Transformer|Pooling|Dense|Normalize|LayerNorm|Dropout|StaticEmbedding|Router)"
 )
 
 
-def write_folder(draft: Draft) -> None:
+def write_draft(request: ExportRequest, folder: Path) -> Draft:
+    """Write a sentence-transformers folder that is not verified yet."""
+    model = request.model
+    readout = request.readout
+    check_expressible(readout)
+    check_cuttable(model)
+    framed, texts = _frame(request)
+    head = None
+    if readout.centering != "none" and not request.sides:
+        head = request.head
+        if head is None:
+            assert request.center_on is not None
+            mean_texts, words = request.center_on
+            pooled = pooled_vectors(model, framed.ids(mean_texts), request.layer, readout)
+            head = Head(pooled.mean(0, dtype=np.float64), None, words)
+    route = write_cut(model, request.layer, readout.final_norm, folder)
+    changes = {"texts": tuple(texts), "head": head, "folder": folder}
+    draft = Draft(**{**vars(request), **changes}, route=route, framed=framed)
+    _write_modules(draft)
+    return draft
+
+
+def _frame(request: ExportRequest) -> tuple[FramedTokenizer, list[str]]:
+    """Return the tokenizer of a folder, and the texts to verify it on.
+
+    A text that is cut under a template loses the template's end, and with it much of its meaning.
+    With `longer`, such a folder reads longer texts than were evaluated.
+    """
+    model = request.model
+    length = request.max_length
+    template = get_template(request.readout.template)
+    distinct = dict.fromkeys([*request.texts, text_longer_than(length)])
+    texts = [text for text in distinct if text.strip()]
+    # Token ids are compared on more texts than vectors are: that takes no time.
+    compared = list(dict.fromkeys([*SHORT, LONG[0], *texts]))
+    if request.sides:  # a side's prompt stands before the text, the tokenizer adds what follows
+        template = replace(template, pattern=SLOT + template.pattern.split(SLOT)[1])
+        compared = [side.prompt + text for side in request.sides for text in compared]
+    framed = frame_tokenizer(model, template, length, compared)
+    if request.longer and not framed.exact_when_cut:
+        limit = min(model.max_length or _LONGEST, _LONGEST)
+        framed = framed.with_length(max(length, limit))
+        texts.append(text_longer_than(framed.max_length))
+    return framed, texts
+
+
+def _write_modules(draft: Draft) -> None:
     """Write the tokenizer and the modules beside the cut model.
 
     SentenceTransformer(path) and AutoModel.from_pretrained(path) then load the folder.
@@ -45,17 +106,23 @@ def write_folder(draft: Draft) -> None:
     with quiet():
         draft.framed.tokenizer.save_pretrained(folder)
     _name_as_before(folder)
-    _write_transformer(draft)
-    settings: dict[str, Any] = {"word_embedding_dimension": draft.model.width}
+    settings: dict[str, Any] = {"max_seq_length": draft.framed.max_length, "do_lower_case": False}
+    if draft.route.index is not None:
+        output = ["hidden_states", draft.route.index]
+        settings["modality_config"] = {"text": {"method": "forward", "method_output_name": output}}
+        settings["module_output_name"] = "token_embeddings"
+    atomic.write_json(folder / "sentence_bert_config.json", settings)
+    settings = {"word_embedding_dimension": draft.model.width, "include_prompt": True}
     for pooling in POOLINGS.all().values():
         if pooling.sentence_transformers is not None:
             is_chosen = pooling.name == draft.readout.pooling
             settings[f"pooling_mode_{pooling.sentence_transformers}"] = is_chosen
-    atomic.write_json(folder / "1_Pooling" / "config.json", {**settings, "include_prompt": True})
+    atomic.write_json(folder / "1_Pooling" / "config.json", settings)
     names = ["Transformer", "Pooling"]
-    if any(side.head is not None for side in draft.sides):
+    side_heads = {side.name: side.head for side in draft.sides if side.head is not None}
+    if side_heads:
         names.append("Router")
-        _write_router(folder / "2_Router", draft.sides)
+        _write_router(folder / "2_Router", side_heads)
     if draft.head is not None:
         names.append("Dense")
         _write_dense(folder / "2_Dense", draft.head)
@@ -92,31 +159,20 @@ def write_pipeline(
     atomic.write_json(folder / "config_sentence_transformers.json", settings)
 
 
-def _write_transformer(draft: Draft) -> None:
-    settings: dict[str, Any] = {"max_seq_length": draft.framed.max_length, "do_lower_case": False}
-    if draft.route.index is not None:
-        output = ["hidden_states", draft.route.index]
-        settings["modality_config"] = {"text": {"method": "forward", "method_output_name": output}}
-        settings["module_output_name"] = "token_embeddings"
-    atomic.write_json(draft.folder / "sentence_bert_config.json", settings)
-
-
-def _write_router(folder: Path, sides: Sequence[Side]) -> None:
+def _write_router(folder: Path, heads: Mapping[str, Head]) -> None:
     """Write a dense layer for each side of a search.
 
     `encode_query` and `encode_document` say which one a text goes through.
     """
     folder.mkdir()
-    types = {}
-    structure = {}
-    for side in sides:
-        assert side.head is not None
-        path = f"{side.name}_0_Dense"
-        _write_dense(folder / path, side.head)
-        types[path] = f"{MODULES}.Dense"
-        structure[side.name] = [path]
-    parameters = {"default_route": "document", "allow_empty_key": True, "route_mappings": {}}
-    routes = {"types": types, "structure": structure, "parameters": parameters}
+    paths = {side: f"{side}_0_Dense" for side in heads}
+    for side, head in heads.items():
+        _write_dense(folder / paths[side], head)
+    routes = {
+        "types": dict.fromkeys(paths.values(), f"{MODULES}.Dense"),
+        "structure": {side: [path] for side, path in paths.items()},
+        "parameters": {"default_route": "document", "allow_empty_key": True, "route_mappings": {}},
+    }
     atomic.write_json(folder / _ROUTES, routes)
 
 
@@ -177,22 +233,20 @@ def modules_of(folder: Path) -> list[tuple[Path, str]]:
     modules = []
     for entry in read_json(file, expect=list, error=ExportError):
         facts = entry if isinstance(entry, dict) else {}
-        path = facts.get("path")
-        kind = _known_type(file, facts.get("type"), path, path == "" or is_plain_name(path))
-        place = folder / str(path)
-        modules.append((place, kind))
-        if kind.endswith(".Router"):
+        place = _check_module(file, facts.get("type"), facts.get("path"))
+        modules.append((place, str(facts["type"])))
+        if str(facts["type"]).endswith(".Router"):
             routes = read_json(place / _ROUTES, error=ExportError).get("types")
-            for route, routed in routes.items() if isinstance(routes, dict) else [("", None)]:
-                is_inside = is_plain_name(route) and not str(routed).endswith(".Router")
-                routed_kind = _known_type(place / _ROUTES, routed, route, is_inside)
-                modules.append((place / route, routed_kind))
+            for path, kind in routes.items() if isinstance(routes, dict) else [("", None)]:
+                modules.append((_check_module(place / _ROUTES, kind, path or None), str(kind)))
     return modules
 
 
-def _known_type(file: Path, kind: object, path: object, is_inside: bool) -> str:
-    if isinstance(kind, str) and _KNOWN.fullmatch(kind) and is_inside:
-        return kind
+def _check_module(file: Path, kind: object, path: object) -> Path:
+    """Return the folder of a module that a file names; raise unless both are harmless."""
+    is_known = isinstance(kind, str) and _KNOWN.fullmatch(kind)
+    if is_known and (path == "" or is_plain_name(path)):
+        return file.parent / str(path)
     raise ExportError(
         f"{file} names the module {one_line(str(kind))!r} in {one_line(str(path))!r}. Only "
         "standard modules of sentence-transformers inside the folder are loaded; code of the "
@@ -206,10 +260,8 @@ def load_folder(folder: Path, device: Any = None, dtype: Any = None) -> Any:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise missing("encoding") from None
-    kinds = set()
-    for place, module in modules_of(folder):
-        kind = module.rpartition(".")[2]
-        kinds.add(kind)
+    modules = [(place, kind.rpartition(".")[2]) for place, kind in modules_of(folder)]
+    for place, kind in modules:
         has_weights = kind in ("Dense", "LayerNorm")
         if kind == "Transformer":
             has_weights = (place / "config.json").is_file()
@@ -218,7 +270,7 @@ def load_folder(folder: Path, device: Any = None, dtype: Any = None) -> Any:
                 f"{place} holds no weights as safetensors, and others are not loaded. Save it "
                 "again as safetensors."
             )
-    if not kinds & {"Pooling", "StaticEmbedding", "Router"}:
+    if not {"Pooling", "StaticEmbedding", "Router"} & {kind for _, kind in modules}:
         raise ExportError(
             f"{folder / 'modules.json'} names no pooling, so that a text has no vector. Name "
             "layers= to read it."

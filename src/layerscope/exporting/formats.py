@@ -1,14 +1,17 @@
-"""ONNX: the whole pipeline, pooling and centering included, as one graph, checked against torch.
+"""Formats to write beside the sentence-transformers folder. Other packages add theirs with entry
+points of the group `layerscope.formats`.
 
-Layout: `onnx/model.onnx`, inputs `input_ids` and `attention_mask` (batch × sequence, int64),
-outputs `sentence_embedding` (finished) and `token_embeddings`. Whatever the graph does not need,
-such as a block of zeros, is not in it.
+`onnx`: the whole pipeline, pooling and centering included, as one graph that equals torch. Layout:
+`onnx/model.onnx`, inputs `input_ids` and `attention_mask` (batch × sequence, int64), outputs
+`sentence_embedding` (finished) and `token_embeddings`. Whatever the graph does not need, such as a
+block of zeros, is not in it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,17 +22,97 @@ from torch import Tensor, nn
 
 from layerscope.core.formatting import describe_size
 from layerscope.core.heads import Head
-from layerscope.errors import ExportError
-from layerscope.exporting.formats import Draft, ExportFormat
+from layerscope.core.plugins import Registry
+from layerscope.core.readout import Readout
+from layerscope.errors import ExportError, one_line
+from layerscope.exporting.draft import INPUTS, Draft
 from layerscope.exporting.verifying import cosine_distances
 from layerscope.extras import require
+from layerscope.models import LoadedModel
 from layerscope.models.settings import quiet
 
-INPUTS = ["input_ids", "attention_mask"]
+__all__ = ["FORMATS", "Draft", "ExportFormat"]
+
 OUTPUTS = ["sentence_embedding", "token_embeddings"]
-TOLERANCE = 1e-5
-_ONE_FILE = int(1.8 * 2**30)  # a graph with its weights in one file ends at 2 GB
+_TOLERANCE = 1e-5
 _BATCH = 8
+
+
+class ExportFormat(ABC):
+    """A way to write a cut model.
+
+    `write` adds files to the draft's folder, which already loads with sentence-transformers. They
+    go into a subfolder with the format's name.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str] = ""
+
+    def check(self) -> None:
+        """Raise, before any work, if a library is missing."""
+        return
+
+    def check_choice(self, model: LoadedModel, layer: int, readout: Readout) -> None:
+        """Raise, before anything is written, for a choice that this format cannot hold."""
+        return
+
+    @abstractmethod
+    def write(self, draft: Draft) -> Any:
+        """Write the files. The returned facts go into layerscope.json and to `card` and `lines`."""
+
+    def card(self, facts: Any) -> str:
+        """Return a section of the model card in Markdown, or nothing."""
+        return ""
+
+    def lines(self, facts: Any) -> list[str]:
+        """Return lines for the terminal."""
+        return []
+
+
+class OnnxFormat(ExportFormat):
+    """`onnx/model.onnx`."""
+
+    name: ClassVar[str] = "onnx"
+    summary: ClassVar[str] = "an ONNX graph, pooling included"
+
+    def check(self) -> None:
+        """Raise if the libraries are missing."""
+        require("onnx")
+
+    def write(self, draft: Draft) -> dict[str, Any]:
+        """Write the graph, and return what was measured of it."""
+        return write_graph(draft)
+
+    def card(self, facts: Any) -> str:
+        """Return a section with the graph's inputs, outputs, size and distance to torch."""
+        return (
+            "## ONNX\n\nInputs `input_ids` and `attention_mask`; outputs `sentence_embedding` "
+            f"(pooled, finished) and `token_embeddings`.\n\n{self.lines(facts)[0]}"
+        )
+
+    def lines(self, facts: Any) -> list[str]:
+        """Return one line about the graph."""
+        return [
+            f"{facts['file']}: {describe_size(facts['bytes'])} · cosine distance to torch ≤ "
+            f"{facts['cosine_distance']:.1e}"
+        ]
+
+
+FORMATS: Registry[ExportFormat] = Registry(
+    "export format",
+    "layerscope.formats",
+    name=lambda chosen: chosen.name,
+    check=lambda thing: isinstance(thing, ExportFormat),
+)
+FORMATS.add(OnnxFormat())
+
+
+def parse_formats(names: Sequence[str]) -> tuple[ExportFormat, ...]:
+    """Return formats by their names, each checked for its libraries."""
+    formats = tuple(FORMATS.get(name) for name in dict.fromkeys(names))
+    for chosen in formats:
+        chosen.check()
+    return formats
 
 
 class Pipeline(nn.Module):
@@ -68,27 +151,25 @@ def write_graph(draft: Draft) -> dict[str, Any]:
     import onnxruntime
     from sentence_transformers import SentenceTransformer
 
-    name = draft.model.name
     if draft.model.anatomy.family.startswith("mamba"):
         raise ExportError(
-            f"{name}: Mamba goes through a text step by step, which no graph of fixed size holds. "
-            "Leave out formats=onnx."
+            f"{draft.model.name}: Mamba goes through a text step by step, which no graph of fixed "
+            "size holds. Leave out formats=onnx."
         )
     if draft.model.identity["dtype"] != "float32":
         raise ExportError(
             "an ONNX graph is made from float32 weights: leave out dtype=. For a small graph, "
             "quantize it afterwards (docs/export.md)."
         )
-    with _silence():
+    file = draft.folder / "onnx" / "model.onnx"
+    file.parent.mkdir()
+    batches = _batches(draft)
+    with _silence(), torch.inference_mode():
         model = SentenceTransformer(
             str(draft.folder), device="cpu", local_files_only=True, trust_remote_code=False
         )
-    pipeline = Pipeline(model, draft.head, draft.unit).eval()
-    batches = _batches(draft)
-    file = draft.folder / "onnx" / "model.onnx"
-    file.parent.mkdir()
-    with _silence(), torch.inference_mode():
-        _write(pipeline, batches[0], file)
+        pipeline = Pipeline(model, draft.head, draft.unit).eval()
+        _trace(pipeline, batches[0], file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
@@ -101,15 +182,14 @@ def write_graph(draft: Draft) -> dict[str, Any]:
         vectors = session.run(OUTPUTS[:1], dict(zip(INPUTS, arrays, strict=True)))[0]
         distances.append(cosine_distances(expected, vectors))
     distance = float(np.nanmax(np.concatenate(distances)))
-    if not distance < TOLERANCE:
+    if not distance < _TOLERANCE:
         raise ExportError(
             f"the ONNX graph does not give what torch gives: cosine distance {distance:.1e}."
         )
     return {
         "file": f"onnx/{file.name}",
-        "bytes": sum(piece.stat().st_size for piece in file.parent.glob(f"{file.stem}.*")),
+        "bytes": sum(piece.stat().st_size for piece in file.parent.iterdir()),
         "cosine_distance": distance,
-        "mean_cosine_distance": float(np.nanmean(np.concatenate(distances))),
     }
 
 
@@ -142,73 +222,22 @@ def _batches(draft: Draft) -> list[tuple[Tensor, Tensor]]:
     return batches
 
 
-def _write(pipeline: Pipeline, example: tuple[Tensor, Tensor], file: Path) -> None:
-    """Trace the graph, which is quick; use torch.export where tracing does not work or the weights
-    are too large for one file."""
-    size = sum(p.numel() * p.element_size() for p in pipeline.parameters())
-    names = {"input_names": INPUTS, "output_names": OUTPUTS}
-    if size < _ONE_FILE:
-        axes = {0: "batch", 1: "sequence"}
-        all_axes = dict.fromkeys([*INPUTS, "token_embeddings"], axes)
-        all_axes["sentence_embedding"] = {0: "batch"}
-        try:
-            torch.onnx.export(
-                pipeline,
-                example,
-                str(file),
-                dynamo=False,
-                opset_version=17,
-                dynamic_axes=all_axes,
-                **names,
-            )
-            return
-        except Exception:  # an operation that tracing does not know
-            file.unlink(missing_ok=True)
-    dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
+def _trace(pipeline: Pipeline, example: tuple[Tensor, Tensor], file: Path) -> None:
+    axes = {0: "batch", 1: "sequence"}
+    all_axes = dict.fromkeys([*INPUTS, *OUTPUTS], axes) | {OUTPUTS[0]: {0: "batch"}}
     try:
         torch.onnx.export(
             pipeline,
             example,
             str(file),
-            dynamo=True,
-            dynamic_shapes=dict.fromkeys(INPUTS, dimensions),
-            external_data=size >= _ONE_FILE,
-            **names,
+            dynamo=False,
+            opset_version=17,
+            input_names=INPUTS,
+            output_names=OUTPUTS,
+            dynamic_axes=all_axes,
         )
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+    except Exception as error:  # an operation that tracing does not know
         raise ExportError(
-            f"torch could not turn this model into an ONNX graph: {reason}. Leave out formats=onnx."
+            "torch could not turn this model into an ONNX graph: "
+            f"{one_line(str(error))[:200]}. Leave out formats=onnx."
         ) from error
-
-
-class OnnxFormat(ExportFormat):
-    """`onnx/model.onnx`."""
-
-    name: ClassVar[str] = "onnx"
-    summary: ClassVar[str] = "an ONNX graph, pooling included"
-
-    def check(self) -> None:
-        """Raise if the libraries are missing."""
-        require("onnx")
-
-    def write(self, draft: Draft) -> dict[str, Any]:
-        """Write the graph, and return what was measured of it."""
-        return write_graph(draft)
-
-    def card(self, facts: Any) -> str:
-        """Return a section with the graph's inputs, outputs, size and distance to torch."""
-        return (
-            "## ONNX\n\nInputs `input_ids` and `attention_mask`; outputs `sentence_embedding` "
-            f"(pooled, finished) and `token_embeddings`.\n\n{self.lines(facts)[0]}"
-        )
-
-    def lines(self, facts: Any) -> list[str]:
-        """Return one line about the graph."""
-        return [
-            f"{facts['file']}: {describe_size(facts['bytes'])} · cosine distance to torch ≤ "
-            f"{facts['cosine_distance']:.1e} (mean {facts['mean_cosine_distance']:.1e})"
-        ]
-
-
-FORMAT = OnnxFormat()

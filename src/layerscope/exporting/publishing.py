@@ -1,23 +1,36 @@
-"""`export --push`: an exported folder on the Hugging Face hub, without anybody's texts.
+"""An exported folder gets its place: on this disk, whole or not at all, or on the hub.
 
-Only files that the export recorded writing are sent, and of these no tables, no map and no manifest
-of a run: those of `improve` hold texts.
+To the hub go only files that the export recorded writing, and of these no tables, no map and no
+manifest of a run: those of `improve` hold texts.
 """
 
 from __future__ import annotations
 
+import glob
 import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from layerscope.core.files import read_json
 from layerscope.core.formatting import describe_size
-from layerscope.core.runs import MANIFEST, MARKER
+from layerscope.core.runs import MANIFEST, MARKER, folder_name
 from layerscope.data.hub import hub_problem, quiet_bars
 from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, one_line
 from layerscope.store import checked
-from layerscope.store.records import FILES, check_files
+from layerscope.store.atomic import explained, lock_beside, part_of, remove_parts, sync_folder
+from layerscope.store.records import (
+    FILES,
+    check_files,
+    give_back,
+    record_files,
+    recorded_files,
+    remove_recorded,
+)
 
 PRIVATE = (
     "The tables and `map.safetensors` here hold texts of that sample. If they are private, "
@@ -27,6 +40,72 @@ PRIVATE = (
 _TABLES = (".csv", ".parquet", "map.safetensors")
 _CARD = "README.md"
 _PLACE = "path/to/this/folder"
+
+
+def default_place(model: Any) -> Path:
+    """Return the folder of an export for which the user names none.
+
+    >>> default_place("org/name").as_posix()
+    'exports/name'
+    """
+    name = model if isinstance(model, str | Path) else getattr(model, "name", type(model).__name__)
+    return Path("exports") / folder_name(str(name))
+
+
+def check_free(out: Path, overwrite: bool) -> None:
+    """Raise unless the place is free, or holds an earlier export that may be overwritten."""
+    if not out.exists():
+        return
+    problem = ""
+    if not out.is_dir():
+        problem = "is a file; an export needs a folder"
+    elif out.samefile(Path()):  # another folder takes its place, and the shell would be nowhere
+        problem = "is the current folder"
+    elif any(out.iterdir()) and not overwrite:
+        problem = "exists and is not empty; only overwrite=True replaces an earlier export"
+    elif any(out.iterdir()) and out / "modules.json" not in recorded_files(out):
+        problem = "holds no export of layerscope, and only such files are replaced"
+    if problem:
+        raise ExportError(f"{out} {problem}. Choose another out=, such as out='better'.")
+
+
+@contextmanager
+def published(out: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a scratch folder beside `out` that takes its place at the end.
+
+    A second process is refused. Files in `out` that no export recorded writing are kept.
+    """
+    out = out.resolve()  # the target of a link is replaced, not the link
+    aside = out.with_name(f"{out.name}.old")
+    with lock_beside(out, "exporting"):
+        with explained(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            for earlier in out.parent.glob(f".{glob.escape(aside.name)}.*.part"):
+                if out.exists():  # an export was killed after it took the place of this one
+                    give_back(remove_recorded(earlier), earlier, out)
+                else:
+                    os.rename(earlier, out)
+            remove_parts(out.parent, of=(f".{out.name}",))  # of exports that were killed
+            check_free(out, overwrite)  # another process may have written it meanwhile
+            scratch = part_of(out)
+            scratch.mkdir()
+        try:
+            with explained(out):
+                yield scratch
+                record_files(scratch)
+                mode = (scratch / "modules.json").stat().st_mode
+                for file in scratch.rglob("*.safetensors"):
+                    file.chmod(mode)  # safetensors writes for one user only
+                earlier = part_of(aside)
+                if out.exists():
+                    os.rename(out, earlier)
+                os.rename(scratch, out)
+                sync_folder(out.parent)
+                give_back(remove_recorded(earlier), earlier, out)
+        except ExportError as error:
+            raise ExportError(f"{error} Nothing was written to {out}.") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -87,8 +166,14 @@ def push(parcel: Parcel) -> str:
     check_token()
     api = HfApi(library_name="layerscope")
     facts = read_json(parcel.folder / MARKER, error=ExportError)
+    recorded = {name: sha for name, sha in facts[FILES].items() if name in parcel.files}
+    reason = str(facts.get("why") or "").replace(PRIVATE, "").strip()
+    record = checked.with_checksum({**facts, "why": reason, FILES: recorded})
     files: dict[str, Any] = {name: parcel.folder / name for name in parcel.files}
-    files |= _without_private_words(parcel, facts)
+    files[MARKER] = json.dumps(record, indent=2, ensure_ascii=False).encode()
+    if _CARD in files:
+        text = files[_CARD].read_text(encoding="utf-8")
+        files[_CARD] = text.replace(PRIVATE, "").replace(_PLACE, parcel.repo).encode()
     try:
         earlier = _prepare_repository(api, parcel)
         commit = api.create_commit(
@@ -103,23 +188,8 @@ def push(parcel: Parcel) -> str:
         raise
     except Exception as error:  # the client's, the network's and the hub's own
         reason = hub_problem(error) or one_line(str(error))[:300] or type(error).__name__
-        raise ExportError(
-            f"{parcel.repo} could not be pushed: {reason.rstrip('.')}. The folder "
-            f"{parcel.folder} is as it was."
-        ) from error
+        raise ExportError(f"{parcel.repo} could not be pushed: {reason.rstrip('.')}.") from error
     return str(commit.repo_url)
-
-
-def _without_private_words(parcel: Parcel, facts: dict[str, Any]) -> dict[str, bytes]:
-    """Return the card and the record of a parcel, without what is said of files that stay."""
-    reason = str(facts.get("why") or "").replace(PRIVATE, "").strip()
-    recorded = {name: sha for name, sha in facts[FILES].items() if name in parcel.files}
-    record = checked.with_checksum({**facts, "why": reason, FILES: recorded})
-    contents = {MARKER: json.dumps(record, indent=2, ensure_ascii=False).encode()}
-    if _CARD in parcel.files:
-        text = (parcel.folder / _CARD).read_text(encoding="utf-8")
-        contents[_CARD] = text.replace(PRIVATE, "").replace(_PLACE, parcel.repo).encode()
-    return contents
 
 
 def _prepare_repository(api: Any, parcel: Parcel) -> set[str]:
@@ -135,11 +205,10 @@ def _prepare_repository(api: Any, parcel: Parcel) -> set[str]:
     names = {file.rfilename for file in present.siblings or ()} - {".gitattributes", _CARD}
     problem = ""
     if names and MARKER not in names:
-        problem = "is on the hub and holds no export of layerscope. Choose another name."
-    elif not present.private and not parcel.public:
-        problem = "is there and public, so what is pushed to it is, too. To do that: public=True."
-    elif present.private and parcel.public:
-        problem = "is there and private, and stays so. Leave out public=, or open it on the hub."
+        problem = "holds no export of layerscope. Choose another name."
+    elif present.private == parcel.public:
+        kind = "private" if present.private else "public"
+        problem = f"is there and {kind}, and stays so: say public={not present.private}."
     if problem:
         raise ExportError(f"{repo} {problem}")
     if not names:
