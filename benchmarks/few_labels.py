@@ -25,10 +25,9 @@ import pandas as pd
 from common import make_parser, read_rows
 
 from layerscope.capture import Site, expand_sites
-from layerscope.choose.labels.measures import Contributions, LabelMeasure, make_measure
-from layerscope.choose.labels.read import Labeled, build
-from layerscope.choose.labels.scores import assemble, decide_by_labels, stands_for
-from layerscope.choose.labels.source import encode_texts, prepare
+from layerscope.choose.label_choice import decide_by_labels, encode_texts, prepare
+from layerscope.choose.label_scores import Contributions, LabelMeasure, assemble, stands_for
+from layerscope.choose.labels import Labeled, build
 from layerscope.core.readout import Readout, all_readouts
 from layerscope.models import load
 from layerscope.progress import progress_bar
@@ -56,10 +55,10 @@ def load_task(name: str, data_dir: Path | None) -> Labeled:
         scored = "score" in rows[0]
         target = "score" if scored else "labels"
         pairs = [((row["sentence1"], row["sentence2"]), row[target]) for row in rows]
-        return build("scores" if scored else "pairs", pairs[:EXAMPLES], where=name)
+        return build("scores" if scored else "pairs", pairs[:EXAMPLES], source=name)
     classes = sorted({str(row["label"]) for row in rows})[:CLASSES]
     texts = [((row["text"],), str(row["label"])) for row in rows if str(row["label"]) in classes]
-    return build("classification", texts[:EXAMPLES], where=name)
+    return build("classification", texts[:EXAMPLES], source=name)
 
 
 def logistic(train: np.ndarray, test: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -114,7 +113,7 @@ def draws_of(task: Labeled, counts: Sequence[int], seeds: int) -> Iterator[Draw]
                 numbers, targets = np.unique(targets, return_inverse=True)
                 names = tuple(task.classes[int(k)] for k in numbers)
             labeled = Labeled(task.kind, sides, targets, names)
-            yield Draw(count, seed, rows, labeled, make_measure(labeled, seed=seed))
+            yield Draw(count, seed, rows, labeled, LabelMeasure(labeled, seed=seed))
 
 
 class Study:
@@ -128,7 +127,7 @@ class Study:
         sites: list[Site],
     ) -> None:
         self.task, self.spaces, self.readouts, self.sites = task, spaces, readouts, sites
-        self.whole = make_measure(task)
+        self.whole = LabelMeasure(task)
         self.held_out: dict[Readout, np.ndarray] = {}
 
     def read(self, draws: Sequence[Draw]) -> None:

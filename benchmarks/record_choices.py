@@ -38,9 +38,8 @@ from layerscope.choose.judges.consistency import (
     consistency_items,
     make_views,
 )
-from layerscope.choose.labels.measures import make_measure
-from layerscope.choose.labels.read import Labeled, build
-from layerscope.choose.labels.scores import assemble, stands_for
+from layerscope.choose.label_scores import LabelMeasure, assemble, stands_for
+from layerscope.choose.labels import Labeled, build
 from layerscope.core.readout import Readout, kinds_of
 from layerscope.core.templates import get_template
 from layerscope.improving.candidates import make_grid
@@ -423,7 +422,7 @@ def draw_labels(task: Task, count: int, seed: int) -> Labeled:
 
 def score_by_labels(candidates: TaskVectors, labeled: Labeled) -> tuple[np.ndarray, np.ndarray]:
     """Return the score of every candidate by some labels, and its standard error."""
-    measure = make_measure(labeled)
+    measure = LabelMeasure(labeled)
     measure.tested = measure.tested[:0]  # no rounds: nothing is claimed here
     texts = labeled.texts
     same = {readout: stands_for(readout, labeled, False) for readout in candidates.readouts}

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.choose.evidence import Curve, Evidence
+from layerscope.choose.label_free import Curve, Evidence
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
+from layerscope.core.statistics import Z95
+from layerscope.evaluation.results import ItemScores
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling.run import Profile
+
+_ITEMS = 400
 
 
 def evidence(curves: dict[str, Any], **facts: Any) -> Evidence:
@@ -23,9 +27,7 @@ def evidence(curves: dict[str, Any], **facts: Any) -> Evidence:
         array = np.asarray(values, dtype=float)
         made[name] = Curve(array, array - half, array + half)
     blocks = len(next(iter(made.values())).value) - 1
-    return Evidence(
-        **{"model": "made", "n_blocks": blocks, "curves": made, "final_norm": "hf", **facts}
-    )
+    return Evidence(**{"model": "made", "n_blocks": blocks, "curves": made, **facts})
 
 
 def valley_curve(blocks: int = 20, depth: float = 2.0) -> list[float]:
@@ -76,17 +78,24 @@ def evaluation(
     path: Path | None = None,
     readouts: dict[Readout, list[float]] | None = None,
 ) -> Evaluation:
-    """An evaluation with these scores (0 to 1) by layer, each with an interval of its gain.
+    """An evaluation with these scores (0 to 1) by layer, from items that give gains about this half
+    width; NaN: no items are stored.
 
     With `readouts` these are the scores of the one task "a" under several readouts.
     """
+    rng = np.random.default_rng(0)
+    items: dict[tuple[str, str, str], dict[tuple[str, int], ItemScores]] = {}
     cases = [("a", *case) for case in (readouts or {}).items()]
     cases = cases or [(task, Readout(), scores) for task, scores in tasks.items()]
     rows = []
     for task, readout, scores in cases:
         for layer, score in enumerate(scores):
-            gain = score - scores[-1]
-            wide = 0.0 if layer == len(scores) - 1 else half
+            noise = rng.standard_normal(_ITEMS)
+            noise = (noise - noise.mean()) / noise.std()
+            if np.isfinite(half):
+                spread = half * (_ITEMS / 2) ** 0.5 / Z95
+                part = items.setdefault((task, "test", "default"), {})
+                part[readout.name, layer] = ItemScores("mean", score + spread * noise)
             rows.append(
                 {
                     "task": task,
@@ -96,9 +105,9 @@ def evaluation(
                     "layer": layer,
                     "site": site_of(layer),
                     "score": score,
-                    "gain": gain,
-                    "ci_low": gain - wide,
-                    "ci_high": gain + wide,
+                    "gain": score - scores[-1],
+                    "ci_low": np.nan,
+                    "ci_high": np.nan,
                     "tied_best": False,
                 }
             )
@@ -112,4 +121,4 @@ def evaluation(
         "undefined": [],
     }
     scores = table.drop(columns=["gain", "ci_low", "ci_high", "tied_best"])
-    return Evaluation(scores, table, manifest, path or Path("nowhere"))
+    return Evaluation(scores, table, manifest, path or Path("nowhere"), items)

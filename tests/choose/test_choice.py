@@ -52,30 +52,15 @@ def test_one_readout_gains_over_its_own_last_layer() -> None:
 def test_a_readout_at_the_last_layer_gains_nothing_by_layer() -> None:
     scores = {Readout(): [0.1, 0.2, 0.2], WORD: [0.1, 0.3, 0.6]}
     choice = select(evaluation({}, half=0.002, readouts=scores))
-    assert choice.is_last
-    assert not choice.is_default
+    assert choice.layer == choice.layers
     assert choice.gain_layer == Interval(0.0, 0.0, 0.0)
     assert "same layer" in gains_in_words(choice)
-    assert "none: it is the last layer" not in dict(lines(choice)).values()
-
-
-def test_an_unusable_readout_is_passed_over_and_named() -> None:
-    run = template_helps()
-    problems = {"one-word": "it is a template"}
-    choice = select(run, usable=lambda readout: problems.get(readout.template))
-    assert choice.how == Readout()
-    assert len(choice.passed_over) == 1
-    assert "one-word/last" in choice.passed_over[0]
-    assert "it is a template" in choice.passed_over[0]
-    assert ("passed over", choice.passed_over[0]) in lines(choice)
-    with pytest.raises(LayerscopeError, match="can be used"):
-        select(run, usable=lambda readout: "no")
 
 
 def test_a_readout_can_be_asked_for() -> None:
     run = template_helps()
     assert select(run, readouts="one-word/last").how == WORD
-    with pytest.raises(LayerscopeError, match="did not measure plain/max"):
+    with pytest.raises(LayerscopeError, match="has no scores of the readouts asked for"):
         select(run, readouts=["plain/max"])
 
 
@@ -101,9 +86,7 @@ def test_a_choice_knows_its_model_and_what_an_export_needs() -> None:
     assert choice.identity["weights_sha256"] == "w"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("layer", [3]), ("layer", True), ("tied", 4), ("readout", 2)]
-)
+@pytest.mark.parametrize(("name", "value"), [("layer", [3]), ("layer", True), ("readout", 2)])
 def test_a_choice_with_a_value_of_another_kind_is_refused(name: str, value: object) -> None:
     whole = Choice(3, layers=6).as_dict()
     assert Choice.from_json(whole).layer == 3

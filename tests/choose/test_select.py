@@ -43,7 +43,7 @@ def test_a_sentence_encoder_keeps_its_last_layer(
 ) -> None:
     choice = select(profile({"prompt_entropy": [4.0] * 21, "anisotropy": anisotropy}, **facts))
     assert choice.abstained
-    assert choice.is_last
+    assert choice.layer == choice.layers
     assert (choice.expected_gain, choice.risk_of_loss, choice.blocks_saved) == (0, 0, 0)
     assert "keep the last layer" in choice.headline()
     assert ("saves", "nothing") in lines(choice)
@@ -64,8 +64,8 @@ def test_refusals(tmp_path: Path) -> None:
     other = evaluation({"a": [0.5, 0.6]})
     other.manifest["model"]["weights_sha256"] = "another"
     for call, message in [
-        (lambda: select(), "give the folder of a profile"),
-        (lambda: select(run, run), "at most one"),
+        (lambda: select(), "give their folders, not nothing"),
+        (lambda: select(run, run), "one of each"),
         (lambda: select(run, other), "different models"),
         (lambda: select(run, rule="measured"), "layerscope evaluate"),
         (lambda: select(other, rule="evidence"), "layerscope profile"),

@@ -21,7 +21,7 @@ import typer
 
 import layerscope
 from layerscope import accelerator
-from layerscope.choose.labels.select import choose_by_labels
+from layerscope.choose.label_choice import choose_by_labels
 from layerscope.cli.app import EXAMPLES, app, load_commands
 from layerscope.core.options import DataOptions
 from layerscope.core.runs import load_run

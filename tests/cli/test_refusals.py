@@ -17,7 +17,7 @@ from rich.table import Table
 
 import layerscope
 from layerscope.choose.choice import Choice
-from layerscope.choose.labels.read import read_labels
+from layerscope.choose.labels import read_labels
 from layerscope.errors import (
     DataError,
     LayerscopeError,

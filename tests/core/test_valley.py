@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from layerscope.choose.evidence import read_valley
+from layerscope.choose.label_free import read_valley
 from layerscope.core.valley import LEAST_SHARE, Valley, deepest_share, find_valley
 from layerscope.profiling.run import entropy_valley
 from tests.choose.support import evidence, profile

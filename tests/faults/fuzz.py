@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from layerscope.choose.choice import Choice
-from layerscope.choose.labels.read import read_labels
+from layerscope.choose.labels import read_labels
 from layerscope.core.runs import load_run
 from layerscope.data import load_corpus
 from layerscope.errors import LayerscopeError

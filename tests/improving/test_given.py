@@ -9,8 +9,6 @@ import pytest
 import transformers as hf
 
 import layerscope
-from layerscope.choose.evidence import Curve, Evidence
-from layerscope.choose.label_free import apply_rule
 from layerscope.data import load_corpus
 from layerscope.errors import DataError, ModelError, UnknownNameError
 from layerscope.models import wrap
@@ -131,12 +129,6 @@ def test_a_model_that_was_never_trained_is_not_called_trained() -> None:
     model.identity["sentence_encoder"] = True  # as a folder with modules.json would say
     result = quick(model, some_texts(), judge="none")
     assert "before any training" in result.choice.reason
-    flat = Curve.exact([0.06] * 4)
-    found = apply_rule(
-        "evidence",
-        Evidence(
-            "fresh", 3, {"anisotropy": flat}, "applied", tuned="mean cosine 0.06", untrained=True
-        ),
-    )
-    assert found.abstained
-    assert "before any training" in found.reason
+    choice = layerscope.select(layerscope.profile(model, some_texts(), progress=False))
+    assert choice.abstained
+    assert "before any training" in choice.reason

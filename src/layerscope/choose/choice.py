@@ -1,5 +1,5 @@
-"""The answer of every selection: a layer, its readout, the expected gain and its uncertainty; as a
-value, as JSON, in words."""
+"""The answer of every selection, as a value, as JSON and in words: a layer, its readout, the
+expected gain and its uncertainty."""
 
 from __future__ import annotations
 
@@ -18,16 +18,8 @@ from layerscope.errors import RunFolderError, clean_values
 from layerscope.store.atomic import plain
 
 KEYS = (
-    "layer",
-    "site",
-    "readout",
-    "expected_gain",
-    "ci_low",
-    "ci_high",
-    "risk_of_loss",
-    "tied",
-    "rule",
-    "blocks_saved",
+    *("layer", "site", "readout", "expected_gain", "ci_low", "ci_high"),
+    *("risk_of_loss", "tied", "rule", "blocks_saved"),
 )
 """The keys of the answer that programs read, in this order; the rest follows."""
 
@@ -47,14 +39,13 @@ class Choice:
     below zero.
 
     `tied` are the layers that the evidence cannot tell from the chosen one under the same readout.
-    Rules without labels have nothing to resample and so no ties: `near` are the layers that they
-    expect to be about as good. `layers` is the number of blocks, so `layer == layers` is the last
-    layer. `metric` names the user's own measure; `before` and `after` are its values. `table` has a
-    row per candidate, where several were compared.
+    `layers` is the number of blocks, so `layer == layers` is the last layer. `metric` names the
+    user's own measure; `before` and `after` are its values. `table` has a row per candidate, where
+    several were compared.
 
     An export needs `identity` (the facts of the model's identity), `readout`, `layer`,
     `max_length`, `unit_length`, and `center_on` (the run or file whose mean a centered readout
-    subtracts). `passed_over` names better candidates that could not be used, each with the reason.
+    subtracts).
     """
 
     layer: int
@@ -78,8 +69,6 @@ class Choice:
     max_length: int | None = None
     unit_length: bool | None = None
     center_on: str | None = None
-    passed_over: tuple[str, ...] = ()
-    near: tuple[int, ...] = ()
     table: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -108,19 +97,13 @@ class Choice:
         return max(0, self.layers - self.layer)
 
     @property
-    def is_last(self) -> bool:
-        """True if the answer is the last layer."""
-        return self.layer == self.layers
-
-    @property
-    def is_default(self) -> bool:
-        """True if the answer is the default: the last layer under the default readout."""
-        return self.is_last and self.readout in (None, DEFAULT_READOUT)
-
-    @property
     def how(self) -> Readout | None:
         """The readout as a value; None if the rule says nothing about it."""
         return None if self.readout is None else Readout.parse(self.readout)
+
+    def headline(self) -> str:
+        """Return the layer, its readout, and the expected gain of each in one sentence."""
+        return _headline(self)
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks; text is escaped."""
@@ -130,7 +113,7 @@ class Choice:
         """Return plain values for JSON, the documented keys first."""
         values = {name: getattr(self, name) for name in (*KEYS, *_STORED)}
         for name in ("gain_readout", "gain_layer"):
-            values[name] = None if values[name] is None else asdict(values[name])
+            values[name] = values[name] and asdict(values[name])
         return plain(values)
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -143,80 +126,77 @@ class Choice:
 
         The source is a file, text or parsed values.
         """
+        is_text = isinstance(source, str) and source.lstrip().startswith("{")
         try:
-            values = dict(_parse(source))
-            missing = [name for name in KEYS if name not in values]
-            if missing:
-                raise ValueError(f"{missing[0]} is missing")
-            for name, kinds in _KINDS.items():
-                value = values.get(name)
-                if name in values and (isinstance(value, bool) or not isinstance(value, kinds)):
-                    raise ValueError(f"{name} is {value!r}")
+            values: Any = source
+            if is_text or isinstance(source, Path | str):
+                text = source if is_text else Path(str(source)).read_text(encoding="utf-8")
+                values = json.loads(str(text))
             stored = {name: clean_values(values[name]) for name in _STORED if name in values}
-            for name in ("tied", "warnings", "passed_over", "near"):
+            for name in ("tied", "warnings"):
                 stored[name] = tuple(stored.get(name, ()))
             for name in ("gain_readout", "gain_layer"):
-                stored[name] = _interval(values.get(name))
-            bounds = (values["ci_low"], values["ci_high"])
-            gain = {"value": values["expected_gain"], "low": bounds[0], "high": bounds[1]}
-            stored["gain"] = None if gain["value"] is None else _interval(gain)
-            return Choice(**stored)
-        except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
-            is_text = isinstance(source, Mapping) or str(source).lstrip().startswith("{")
-            place = "the given text" if is_text else str(source)
+                stored[name] = _interval(stored.get(name) or {})
+            bounds = {"low": values["ci_low"], "high": values["ci_high"]}
+            stored["gain"] = _interval({"value": values["expected_gain"], **bounds})
+            choice = Choice(**stored)
+            for name, kind in _KINDS.items():
+                value = getattr(choice, name)
+                if isinstance(value, bool) or not isinstance(value, kind):
+                    raise ValueError(f"{name} is {value!r}")
+            return choice
+        except (KeyError, ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
+            place = "the given text" if is_text or isinstance(source, Mapping) else str(source)
             raise RunFolderError(
                 f"{place} holds no choice of a layer ({error}). `layerscope select --json` writes "
                 "one."
             ) from None
 
-    def headline(self) -> str:
-        """Return the layer, its readout, and the expected gain of each in one sentence."""
-        prefix = f"{self.model}: " if self.model else ""
-        place = f"layer {self.layer} of {self.layers} ({self.site})"
-        if self.abstained:
-            return f"{prefix}keep the last layer, {place}."
-        if self.is_default and not self.expected_gain:
-            return f"{prefix}read the last layer, {place}."
-        if self.readout not in (None, DEFAULT_READOUT):
-            place += f" with {self.readout}"
-        measured = _measured_words(self)
-        if self.gain is None:
-            measured = measured or "this rule says nothing about what it gains"
-            return f"{prefix}read {place}; {measured}."
-        measured = f" ({measured})" if measured else ""
-        return f"{prefix}read {place}: {gains_in_words(self)}{measured}."
-
 
 _STORED = tuple(item.name for item in fields(Choice) if item.name not in ("gain", "table"))
-_TEXT = (str, type(None))
-_NUMBER = (int, float, type(None))
 _KINDS: dict[str, Any] = {
     **dict.fromkeys(("layer", "layers"), int),
-    **dict.fromkeys(("tied", "near", "warnings", "passed_over"), list),
     **dict.fromkeys(("rule", "model", "reason", "metric"), str),
-    **dict.fromkeys(("readout", "source", "center_on"), _TEXT),
-    **dict.fromkeys(("risk_of_loss", "before", "after"), _NUMBER),
-    "max_length": (int, type(None)),
+    **dict.fromkeys(("readout", "source", "center_on"), str | None),
+    **dict.fromkeys(("risk_of_loss", "before", "after"), float | int | None),
+    "max_length": int | None,
     "identity": Mapping,
 }
+"""The types of what an export, a report or a card reads from a file that a user may have edited."""
 
 
-def _parse(source: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values of a file, a text or a mapping."""
-    if isinstance(source, Mapping):
-        return source
-    if isinstance(source, str) and source.lstrip().startswith("{"):
-        return json.loads(source)
-    return json.loads(Path(source).read_text(encoding="utf-8"))
-
-
-def _interval(values: Mapping[str, Any] | None) -> Interval | None:
+def _interval(values: Mapping[str, Any]) -> Interval | None:
     """Return an interval from plain values; a bound of None is not known."""
-    if values is None:
+    if values.get("value") is None:
         return None
-    numbers = {name: values.get(name) for name in ("value", "low", "high")}
-    bounds = {name: math.nan if x is None else float(x) for name, x in numbers.items()}
-    return Interval(**bounds, n=int(values.get("n") or 0))
+    low, high = (math.nan if values[end] is None else float(values[end]) for end in ("low", "high"))
+    return Interval(float(values["value"]), low, high, int(values.get("n") or 0))
+
+
+# In words
+# ------------------------------------------------------------------------------------------------
+
+
+def _headline(choice: Choice) -> str:
+    prefix = f"{choice.model}: " if choice.model else ""
+    place = f"layer {choice.layer} of {choice.layers} ({choice.site})"
+    if choice.abstained:
+        return f"{prefix}keep the last layer, {place}."
+    if choice.readout not in (None, DEFAULT_READOUT):
+        place += f" with {choice.readout}"
+    elif choice.layer == choice.layers and not choice.expected_gain:
+        return f"{prefix}read the last layer, {place}."
+    measured = ""
+    if choice.metric and choice.before is not None and choice.after is not None:
+        # a judge's score is not a percentage
+        digits = 3 if choice.gain is None else 1
+        unit = " %" if choice.metric == "accuracy" else ""
+        change = f"{choice.before:.{digits}f} → {choice.after:.{digits}f}{unit}"
+        measured = f"{choice.metric} {change}"
+    if choice.gain is None:
+        return f"{prefix}read {place}; {measured or 'this rule says nothing about what it gains'}."
+    measured = measured and f" ({measured})"
+    return f"{prefix}read {place}: {gains_in_words(choice)}{measured}."
 
 
 def gains_in_words(choice: Choice) -> str:
@@ -227,70 +207,41 @@ def gains_in_words(choice: Choice) -> str:
     >>> gains_in_words(moved)
     'template +43.4 (+40.0 to +46.0), layer +0.1 (-0.5 to +0.7) points expected, 95 %'
     """
-    if choice.gain is None:
-        return "nothing is claimed about its gain"
     readout = choice.gain_readout
     layer = choice.gain_layer
-    if readout is None or layer is None:
-        over = "points expected over the last layer under the default readout, 95 %"
-        return f"{_points(choice.gain)} {over}"
+    if choice.gain is None or readout is None or layer is None:
+        return "nothing is claimed about its gain"
     if readout == NOTHING:
         return f"{_points(layer)} points expected over the last layer, same readout, 95 %"
-    words = f"{readout_word(choice.readout)} {_points(readout)}"
-    if choice.is_last:
+    is_plain = (choice.readout or "plain/").startswith("plain/")
+    words = f"{'readout' if is_plain else 'template'} {_points(readout)}"
+    if choice.layer == choice.layers:
         return f"{words} points expected, same layer, 95 %"
     return f"{words}, layer {_points(layer)} points expected, 95 %"
 
 
-def readout_word(readout: str | None) -> str:
-    """Return in a word what differs from the default readout: the template, or the readout."""
-    is_plain = readout is None or readout.startswith("plain/")
-    return "readout" if is_plain else "template"
-
-
 def lines(choice: Choice) -> list[tuple[str, str]]:
     """Return the lines below the headline: (name, value)."""
-    # rules without labels resample nothing, so that they have no ties
-    has_ties = choice.rule in ("measured", "labels", "improve")
-    alike = choice.near or choice.tied
     saved = "nothing"
     if choice.blocks_saved:
         share = choice.blocks_saved / choice.layers
-        saved = (
-            f"{choice.blocks_saved} of {choice.layers} blocks need not run ({share:.0%} of their "
-            "compute)"
-        )
+        blocks = f"{choice.blocks_saved} of {choice.layers} blocks"
+        saved = f"{blocks} need not run ({share:.0%} of their compute)"
+    risk = "not known"
+    if choice.risk_of_loss is not None:
+        risk = f"{choice.risk_of_loss:.0%} that it scores below the last layer"
+        if choice.gain_readout != NOTHING:
+            risk += " under the default readout"
+    tied = ", ".join(layer_ranges(choice.tied)) if len(choice.tied) > 1 else "no other layer"
     return [
         ("rule", choice.rule),
         ("why", choice.reason),
         ("read as", choice.readout or "not said"),
-        (
-            "tied" if has_ties else "near",
-            ", ".join(layer_ranges(alike)) if len(alike) > 1 else "no other layer",
-        ),
-        ("risk", _risk_words(choice)),
+        ("tied", tied),
+        ("risk", risk),
         ("saves", saved),
-        *(("passed over", text) for text in choice.passed_over),
         *(("note", warning) for warning in choice.warnings),
     ]
-
-
-def _risk_words(choice: Choice) -> str:
-    if choice.is_default and not choice.risk_of_loss:
-        return "none: it is the last layer"
-    if choice.risk_of_loss is None:
-        return "not known"
-    words = f"{choice.risk_of_loss:.0%} that it scores below the last layer"
-    return words if choice.gain_readout == NOTHING else f"{words} under the default readout"
-
-
-def _measured_words(choice: Choice) -> str:
-    """Return the user's own measure before and after; a judge's score is not a percentage."""
-    if choice.before is None or choice.after is None or not choice.metric:
-        return ""
-    digits = 3 if choice.gain is None else 1
-    unit = " %" if choice.metric == "accuracy" else ""
-    return f"{choice.metric} {choice.before:.{digits}f} → {choice.after:.{digits}f}{unit}"
 
 
 def _points(gain: Interval) -> str:

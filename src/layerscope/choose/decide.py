@@ -345,6 +345,19 @@ def affordable(candidates: Sequence[Candidate], limits: Limits) -> np.ndarray:
     return cost <= (np.inf if limits.budget is None else limits.budget + _ROUNDING)
 
 
+def bound_warning(decision: Decision) -> list[str]:
+    """Return a warning if no layer within the bound is near the best."""
+    if decision.kept:
+        return []
+    values = decision.expected.values
+    lost = values[decision.best] - values[decision.chosen]
+    layer = decision.rule.candidates[decision.chosen].layer
+    return [
+        f"no layer within max_blocks= is within {decision.rule.limits.tolerance:g} points of the "
+        f"best: layer {layer} is expected to be {lost:.1f} below."
+    ]
+
+
 def over_budget(budget: float, smallest: float) -> InvalidValueError:
     """Return the error for a budget that no candidate keeps."""
     return InvalidValueError(

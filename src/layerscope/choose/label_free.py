@@ -1,34 +1,60 @@
-"""The choice of a layer without labels, from the metrics of a profile.
+"""The choice of a layer without labels, from metric curves over the layers.
 
 The rule `evidence`: whether prompt entropy has a valley decides which of two depth curves of
 published results applies. Models with a valley hold their best vectors late (about 80 % depth),
 models without one early. Where the evidence is weak the last layer is kept. `lowest_METRIC` takes
-the layer at which a metric is lowest.
+the layer at which a metric is lowest. A rule reads an `Evidence`, so that it cannot tell a profile
+from published curves.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
-from layerscope.choose.candidates import allowed_blocks, block_limits, layers_of
+from layerscope.choose.candidates import block_limits, layers_of
 from layerscope.choose.choice import NOTHING, Choice
-from layerscope.choose.decide import decide
-from layerscope.choose.evidence import Evidence, from_run, read_valley
-from layerscope.choose.measured import bound_warning
-from layerscope.choose.prior import Forecast, Prior, best_layer, shipped_prior
+from layerscope.choose.decide import bound_warning, decide
 from layerscope.core.conventions import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.scores import Scores
-from layerscope.core.statistics import Interval
+from layerscope.core.sites import whole_layers
+from layerscope.core.statistics import INTERVAL, Interval
+from layerscope.core.valley import find_valley
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:
     from layerscope.profiling.run import Profile
 
-__all__ = ["apply_rule", "choose_by_evidence"]
+__all__ = [
+    "DEPTHS",
+    "Calibration",
+    "Curve",
+    "Evidence",
+    "Prior",
+    "apply_rule",
+    "best_layer",
+    "choose_by_evidence",
+]
+
+FILE = "prior.json"
+DEPTHS = np.linspace(0.0, 1.0, 41)
+_SMOOTH = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
+
+ISOTROPIC = 0.3
+"""The mean cosine below which a layer seems trained for embedding. Vectors of a pretrained model
+share a direction (mean cosine 0.6 and more); contrastive training at a layer spreads them out."""
+
+SINK_RATIO = 10.0
+"""The norm of the largest token over the median that makes a valley, where the final norm hides the
+valley itself."""
 
 MOST_RISK = 1 / 3
 """The largest forecast chance that a layer loses to the last one. Such a forecast, for a model whose
@@ -38,20 +64,242 @@ UNSURE = 1.25
 """The factor on intervals where the evidence was not read as in the published results."""
 
 LOWEST = ("prompt_entropy", "dataset_entropy", "curvature", "infonce", "lidar", "dime")
-_NEAR = 0.1  # share of the headroom within which one family alone cannot tell layers apart
+
+
+# Evidence
+# ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over layers 0 … n, with 95 % bounds (the value itself where none are known)."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def exact(cls, value: np.ndarray) -> Curve:
+        """Return a curve without known uncertainty."""
+        return cls(value, value, value)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Metric curves of one model.
+
+    `hides_valley`: the states were measured behind the final norm, which takes a valley out of
+    prompt entropy. `problem`: the reason why the last layer stays whatever the curves are.
+    `tuning_known`: training for embedding at the last layer would show.
+    """
+
+    model: str
+    n_blocks: int
+    curves: dict[str, Curve]
+    hides_valley: bool = False
+    problem: str = ""
+    tuning_known: bool = True
+
+    def curve(self, metric: str) -> Curve | None:
+        """Return a metric's curve if it was measured at every layer."""
+        curve = self.curves.get(metric)
+        if curve is None or len(curve.value) != self.n_blocks + 1:
+            return None
+        return curve if np.isfinite(curve.value).all() else None
+
+
+def from_run(run: Profile) -> Evidence:
+    """Return the evidence in a finished profile."""
+    blocks = int(run.manifest["model"]["n_blocks"])
+    table = whole_layers(run.table)
+    table = table[(table["normalization"] == "raw") & (table["sink"] == "keep")]
+    curves: dict[str, Curve] = {}
+    for metric, rows in table.groupby("metric"):
+        by_layer = rows.drop_duplicates("layer").set_index("layer").reindex(range(blocks + 1))
+        columns = (by_layer[name].to_numpy(dtype=float) for name in ("value", *INTERVAL))
+        curves[str(metric)] = Curve(*columns)
+    if "curvature" in curves and run.manifest["conventions"].get("curvature_absolute"):
+        bent = curves["curvature"]
+        curves["curvature"] = Curve(np.pi - bent.value, np.pi - bent.high, np.pi - bent.low)
+    reading = Reading.of(run.manifest)
+    anisotropy = curves.get("anisotropy") if reading.shows_output else None
+    return Evidence(
+        model=run.name,
+        n_blocks=blocks,
+        curves=curves,
+        hides_valley=str(reading.final_norm) == "applied" and reading.has_norm,
+        problem=_problem(run, anisotropy),
+        tuning_known=anisotropy is not None,
+    )
+
+
+def _problem(run: Profile, anisotropy: Curve | None) -> str:
+    """Return why the last layer stays: an untrained model, texts without words, or a model that
+    seems trained for embedding at its last layer."""
+    model = run.manifest["model"]
+    if model.get("untrained"):  # its vectors are spread out, too, and mean nothing
+        return "the model's weights are as before any training, so no layer holds anything."
+    if run.manifest.get("corpus", {}).get("lack_words"):
+        return "most texts are hardly made of words, and the rule is about language."
+    if model.get("exported"):
+        return f"it is an export of layerscope ({model['exported']}), whose layer was chosen."
+    if model.get("sentence_encoder") or model.get("normalizes"):
+        return "it comes with a sentence-embedding pipeline that reads the last layer."
+    if anisotropy is not None and anisotropy.value[-1] < ISOTROPIC:
+        return (
+            f"the mean cosine of its last-layer vectors is {anisotropy.value[-1]:.2f}, which "
+            "contrastive training at that layer leaves behind."
+        )
+    return ""
+
+
+@dataclass(frozen=True)
+class ValleySigns:
+    """The probability of a valley, None where nothing tells, and what was seen of it.
+
+    `as_fitted`: it was read as in the published results.
+    """
+
+    probability: float | None
+    observed: str
+    as_fitted: bool = False
+
+
+def read_valley(evidence: Evidence) -> ValleySigns:
+    """Return the signs of a valley in prompt entropy, or in the sink where the norm hides it."""
+    entropy = evidence.curve("prompt_entropy")
+    if entropy is not None and not evidence.hides_valley:
+        valley = find_valley(entropy.value, low=entropy.low, high=entropy.high)
+        if valley is not None:
+            observed = f"prompt entropy dips by {valley.share:.0%} of its shoulder"
+            return ValleySigns(valley.probability, observed, as_fitted=True)
+    sink = evidence.curve("sink_ratio")
+    if sink is not None:
+        # the layers between: the embedding's and the last layer's norms have other causes
+        largest = float(sink.value[1:-1].max(initial=1.0))
+        # a sink around the limit may or may not have made a valley: odds of 1 at the limit, 9 at
+        # twice, 1/9 at half of it
+        odds = (largest / SINK_RATIO) ** np.log2(9)
+        observed = f"one token reaches {largest:.0f} × the median norm"
+        return ValleySigns(float(odds / (1 + odds)), observed)
+    missing = "neither prompt entropy nor the sink was measured at every layer"
+    if entropy is not None and evidence.hides_valley:
+        missing = (
+            "prompt entropy was measured behind the final norm, which hides its valley, and the "
+            "sink was not measured (profile with final_norm=hf, or with "
+            "metrics=prompt_entropy,sink_ratio)"
+        )
+    return ValleySigns(None, missing)
+
+
+# Depth curves of the published results
+# ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The outcomes of the rule on families of models that it was not fitted on, in points.
+
+    `gain` is their mean gain, where the rule predicted `share` of the headroom on average. `error`
+    is the standard error of a gain on one more of the `families`.
+    """
+
+    gain: float
+    share: float
+    error: float
+    families: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Gains of every layer over the last, in points.
+
+    The error of a gain is `scale` times a t variable with `df` degrees of freedom.
+    """
+
+    gain: np.ndarray
+    scale: float
+    df: int
+
+    def interval(self, layer: int) -> tuple[float, float]:
+        """Return 95 % bounds of a layer's gain."""
+        reach = float(stdtrit(self.df, 0.975)) * self.scale
+        return float(self.gain[layer] - reach), float(self.gain[layer] + reach)
+
+    def risk(self, layer: int) -> float:
+        """Return the chance that a layer scores below the last."""
+        return float(stdtr(self.df, -float(self.gain[layer]) / self.scale))
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Depth curves by group (`valley`, `no_valley`) and family: gains over the last layer as shares
+    of the headroom, on `DEPTHS`."""
+
+    curves: dict[str, dict[str, np.ndarray]]
+    calibration: Calibration | None = None
+
+    def shares(self, probability: float, n_blocks: int) -> np.ndarray:
+        """Return the mean over families within each group, mixed by the probability of a valley.
+
+        The embedding layer is never chosen.
+        """
+        depth = np.arange(n_blocks + 1) / n_blocks
+        mixed = np.zeros(n_blocks + 1)
+        for group, weight in (("valley", probability), ("no_valley", 1 - probability)):
+            shares = []
+            for _, curve in sorted(self.curves.get(group, {}).items()):
+                smoothed = np.convolve(np.pad(curve, 2, mode="edge"), _SMOOTH, "valid")
+                shares.append(np.interp(depth, DEPTHS, smoothed))
+            if weight > 0 and shares:
+                mixed += weight * np.mean(shares, axis=0)
+        mixed[0] = -math.inf
+        mixed[-1] = 0.0
+        return mixed
+
+    def forecast(self, shares: np.ndarray, widen: float = 1.0) -> Forecast:
+        """Return gains in points from shares of the headroom.
+
+        No layer is promised more than the rule has delivered on families it had not seen.
+        """
+        calibration = self.calibration
+        assert calibration is not None
+        ratio = np.minimum(np.maximum(shares, -1e9) / max(calibration.share, 1e-9), 1.0)
+        gain = np.where(np.isfinite(shares), calibration.gain * ratio, -math.inf)
+        return Forecast(gain, widen * calibration.error, calibration.families)
+
+
+def best_layer(shares: np.ndarray) -> int:
+    """Return the layer with the largest share; the last one unless another is expected to gain."""
+    layer = int(np.argmax(shares))
+    return layer if shares[layer] > 0 else len(shares) - 1
+
+
+@lru_cache(maxsize=1)
+def shipped_prior() -> Prior:
+    """Return the prior of the package, fitted on the published scores of four families."""
+    file = resources.files("layerscope.choose").joinpath(FILE)
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    curves = {
+        group: {family: np.array(curve) for family, curve in families.items()}
+        for group, families in stored["curves"].items()
+    }
+    return Prior(curves, Calibration(**stored["calibration"]))
+
+
+# Rules
+# ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Answer:
     """The layer that a rule names, and why.
 
-    `near` are the layers that the rule expects to be about as good; `forecast` is the gain of each
-    layer, None if the rule says nothing about it.
+    `forecast` is the gain of each layer, None if the rule says nothing about it.
     """
 
     layer: int
     reason: str
-    near: tuple[int, ...] = ()
     forecast: Forecast | None = None
     warnings: tuple[str, ...] = ()
     abstained: bool = False
@@ -61,53 +309,45 @@ def apply_rule(rule: str, evidence: Evidence) -> Answer:
     """Return the answer of the rule with a name."""
     if rule == "evidence":
         return choose_by_evidence(evidence, shipped_prior())
-    names = {f"lowest_{metric}": metric for metric in LOWEST}
-    if rule not in names:
+    metric = rule.removeprefix("lowest_")
+    if metric == rule or metric not in LOWEST:
+        names = [f"lowest_{metric}" for metric in LOWEST]
         raise UnknownNameError("rule", rule, ["evidence", "measured", *names])
-    return _lowest(names[rule], evidence)
+    curve = evidence.curve(metric)
+    if curve is None:
+        measured = ", ".join(sorted(evidence.curves)) or "none"
+        raise LayerscopeError(
+            f"{rule} needs {metric} at every layer of {evidence.model}; measured: {measured}."
+        )
+    reason = (
+        f"{metric} is lowest there. On the published results this rule loses to the last layer on "
+        "some families."
+    )
+    return Answer(int(np.argmin(curve.value)), reason)
 
 
 def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
     """Return the answer under a prior: benchmarks give one that has not seen the model's family."""
     last = evidence.n_blocks
-    warnings = list(evidence.warnings)
-
-    def keep_last(problem: str) -> Answer:
-        reason = f"no layer but the last can be trusted here: {problem}"
-        return Answer(last, reason, warnings=tuple(warnings), abstained=True)
-
-    if evidence.untrained:  # its vectors are spread out, too, and mean nothing
-        return keep_last(
-            "the model's weights are as before any training, so no layer holds anything."
-        )
-    if evidence.wordless:
-        return keep_last("most texts are hardly made of words, and the rule is about language.")
-    if evidence.tuned:
-        return keep_last(
-            f"{evidence.tuned}, so the model seems made for embedding at its last layer."
-        )
     valley = read_valley(evidence)
-    probability = valley.probability
-    if probability is None:
-        return keep_last(f"{valley.observed}, so nothing says where in the model to look.")
-    if not valley.as_fitted:
-        warnings.append(
-            "the final norm hides the valley that the rule was fitted on; the sink's norm stands "
-            "in for it and the interval is wider. A profile with final_norm=hf is read as the "
-            "atlas is."
-        )
-    shares = prior.shares(probability, last)
+    problem = evidence.problem
+    if not problem and valley.probability is None:
+        problem = f"{valley.observed}, so nothing says where in the model to look."
+    if problem or valley.probability is None:
+        return _keep_last(last, problem)
+    shares = prior.shares(valley.probability, last)
     layer = best_layer(shares)
-    observed = f"{valley.observed} (chance of a valley {probability:.0%})"
-    if layer == last:
-        return keep_last(f"{observed}; no layer is expected to gain.")
     forecast = prior.forecast(shares, 1.0 if valley.as_fitted else UNSURE)
+    observed = f"{valley.observed} (chance of a valley {valley.probability:.0%})"
+    has_valley = valley.probability >= 0.5
     risk = forecast.risk(layer)
+    warnings = []
+    if layer == last:
+        return _keep_last(last, f"{observed}; no layer is expected to gain.")
     if risk > MOST_RISK:
-        return keep_last(
-            f"{observed}; layer {layer} looks best but would lose in {risk:.0%} of cases."
+        return _keep_last(
+            last, f"{observed}; layer {layer} looks best but would lose in {risk:.0%} of cases."
         )
-    has_valley = probability >= 0.5
     if not evidence.tuning_known:
         unseen = (
             "whether the last layer was trained for embedding cannot be seen without anisotropy "
@@ -115,44 +355,21 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
         )
         if not has_valley:
             # an early layer of a sentence encoder loses far more than one of a language model gains
-            return keep_last(f"{observed}, but {unseen}.")
+            return _keep_last(last, f"{observed}, but {unseen}.")
         warnings.append(f"{unseen}. If it was, keep the last layer.")
+    if not valley.as_fitted:
+        warnings.append(
+            "the final norm hides the valley that the rule was fitted on: the sink's norm stands "
+            "in for it, and the interval is wider. Profile with final_norm=hf to see the valley."
+        )
     kind = "with a valley gain late" if has_valley else "without a valley gain early"
     reason = f"{observed}; the published models {kind}."
-    families = prior.family_shares("valley" if has_valley else "no_valley", last)
-    return Answer(layer, reason, _near(families, layer), forecast, tuple(warnings))
+    return Answer(layer, reason, forecast, tuple(warnings))
 
 
-def _near(shares: np.ndarray, layer: int) -> tuple[int, ...]:
-    """Return the layers that are about as good as one, by shares (families, layers).
-
-    Their distance is within a standard error over the families, or a tenth of the headroom.
-    """
-    distance = shares[:, [layer]] - shares
-    error = np.zeros(shares.shape[1])
-    if len(shares) > 1:
-        error = distance.std(axis=0, ddof=1) / np.sqrt(len(shares))
-    near = distance.mean(axis=0) <= np.maximum(error, _NEAR)
-    near[0] = False
-    near[layer] = True
-    return tuple(int(k) for k in np.flatnonzero(near))
-
-
-def _lowest(metric: str, evidence: Evidence) -> Answer:
-    curve = evidence.curve(metric)
-    if curve is None:
-        measured = ", ".join(sorted(evidence.curves)) or "none"
-        raise LayerscopeError(
-            f"lowest_{metric} needs {metric} at every layer of {evidence.model}; measured: "
-            f"{measured}."
-        )
-    layer = int(np.argmin(curve.value))
-    # layers whose interval reaches below the upper end of the lowest one's
-    low = np.nan_to_num(curve.low, nan=np.inf)
-    near = np.flatnonzero(low <= np.nan_to_num(curve.high[layer], nan=curve.value[layer]))
-    warning = "on the published results this rule loses to the last layer on some families."
-    reason = f"{metric} is lowest there."
-    return Answer(layer, reason, tuple(int(k) for k in near), warnings=(warning,))
+def _keep_last(last: int, problem: str) -> Answer:
+    reason = f"no layer but the last can be trusted here: {problem}"
+    return Answer(last, reason, abstained=True)
 
 
 def choose_label_free(
@@ -191,7 +408,6 @@ def choose_label_free(
         gain=gain,
         risk_of_loss=risk,
         tied=(layer,),
-        near=answer.near if layer in answer.near else (),
         rule=rule,
         reason=answer.reason,
         gain_readout=None if gain is None else NOTHING,
@@ -212,9 +428,9 @@ def _within_bound(
 ) -> tuple[int, list[str]]:
     """Return the layer within the bound, and a warning where it is not near the rule's."""
     limits = block_limits(max_blocks, tolerance, last)
-    if max_blocks is None and tolerance is None:
+    if limits.budget is None:
         return answer.layer, []
-    bound = allowed_blocks(max_blocks, last)
+    bound = round(limits.budget * last)
     if answer.forecast is None:
         if answer.layer <= bound:
             return answer.layer, []
@@ -223,15 +439,10 @@ def _within_bound(
             f"{answer.layer}; its gain is not known."
         ]
     gain = answer.forecast.gain
-    safe = np.array([answer.forecast.risk(layer) <= MOST_RISK for layer in range(last + 1)])
-    safe[last] = True
-    is_open = np.isfinite(gain)
-    if safe[: bound + 1].any():
-        is_open &= safe
-    values = np.where(is_open, gain, np.nan)
-    if tolerance is None:  # layers that the rule takes for as good count as that
-        near = [layer for layer in answer.near if is_open[layer]]
-        values[near] = gain[answer.layer]
+    is_safe = np.array([answer.forecast.risk(layer) <= MOST_RISK for layer in range(last + 1)])
+    is_safe[last] = True
+    is_open = is_safe if is_safe[: bound + 1].any() else np.isfinite(gain)
     costs = [layer / last for layer in range(last + 1)]
-    decision = decide(layers_of(Readout(), range(last + 1), costs), [Scores(values)], last, limits)
+    scores = Scores(np.where(is_open, gain, np.nan))
+    decision = decide(layers_of(Readout(), range(last + 1), costs), [scores], last, limits)
     return decision.chosen, bound_warning(decision)

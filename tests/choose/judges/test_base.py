@@ -9,8 +9,8 @@ import pytest
 
 from layerscope.choose import Scores, weigh_by_reliability
 from layerscope.choose.judges.base import scores_of_items, text_weights
-from layerscope.choose.labels.read import build
-from layerscope.choose.labels.scores import score_labels
+from layerscope.choose.label_scores import score_labels
+from layerscope.choose.labels import build
 from layerscope.core.scores import DRAWS
 from tests.choose.judges.support import CANDIDATES
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from layerscope.choose.choice import KEYS
-from layerscope.choose.labels.source import prepare
+from layerscope.choose.label_choice import prepare
 from layerscope.choose.select import select
 from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
@@ -16,7 +16,7 @@ from layerscope.models import LoadedModel
 from layerscope.profiling import profile
 from layerscope.vectors import Shard, VectorStore, text_key
 from layerscope.vectors.encode import open_space
-from tests.choose.labels.support import write_csv
+from tests.choose.label_support import write_csv
 from tests.evaluation.support import watch
 from tests.tiny import tiny_model
 
@@ -125,7 +125,7 @@ def by_name(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     """A model that a run can name, since it is of the catalogue."""
     named = tiny_model()
     named.identity["source"] = "catalogue"
-    monkeypatch.setattr("layerscope.choose.labels.source.load", lambda name, **options: named)
+    monkeypatch.setattr("layerscope.choose.label_choice.load", lambda name, **options: named)
     return named
 
 

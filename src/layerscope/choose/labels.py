@@ -25,23 +25,19 @@ from layerscope.errors import DataError, clean_names
 __all__ = ["read_labels"]
 
 Kind = Literal["classification", "pairs", "scores"]
-Target = str | int | float
-Example = tuple[tuple[str, ...], Target]
+Example = tuple[tuple[str, ...], str | int | float]
 
 LEAST = 16
 FEW = 32
 MOST = 1024
 _PAIR_LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1, "0.0": 0, "1.0": 1}
-_NAMES = {
-    "text": ("text", "sentence", "content"),
-    "first": ("sentence1", "text1", "sent1"),
-    "second": ("sentence2", "text2", "sent2"),
-    "label": ("label", "labels", "class", "category"),
-    "score": ("score", "similarity"),
+_ROLES = {
+    **dict.fromkeys(("text", "sentence", "content"), "text"),
+    **dict.fromkeys(("sentence1", "text1", "sent1"), "first"),
+    **dict.fromkeys(("sentence2", "text2", "sent2"), "second"),
+    **dict.fromkeys(("label", "labels", "class", "category"), "label"),
+    **dict.fromkeys(("score", "similarity"), "score"),
 }
-LAYOUTS = (
-    "text,label (classes); sentence1,sentence2,label (0 or 1); sentence1,sentence2,score (a number)"
-)
 
 
 @dataclass(frozen=True)
@@ -81,8 +77,8 @@ def read_labels(path: str | Path) -> Labeled:
     """Read a `.csv`, `.tsv` or `.jsonl` file (each also `.gz`) of labeled examples."""
     file = Path(path)
     columns, rows = read_rows(file)
-    column_of = _find_columns(columns)
-    kind = _kind_of(column_of, columns, file)
+    column_of = {_ROLES.get(name.strip().lower(), ""): name for name in reversed(columns)}
+    kind = _kind_of(set(column_of), columns, file)
     sides = ("text",) if kind == "classification" else ("first", "second")
     target = "score" if kind == "scores" else "label"
     examples: list[Example] = []
@@ -100,38 +96,21 @@ def read_labels(path: str | Path) -> Labeled:
     return build(kind, examples, dropped, str(file))
 
 
-def _find_columns(columns: Sequence[str]) -> dict[str, str]:
-    """Return the columns that are known by name, by their role."""
-    by_name = {name.strip().lower(): name for name in reversed(columns)}
-    return {
-        role: by_name[name]
-        for role, names in _NAMES.items()
-        for name in reversed(names)
-        if name in by_name
-    }
-
-
-def _kind_of(column_of: dict[str, str], columns: Sequence[str], file: Path) -> Kind:
-    """Return the kind of labels that the columns hold."""
-    roles = set(column_of)
-    if {"first", "second", "label", "score"} <= roles:
-        raise DataError(
-            f"{file} has both {column_of['label']!r} and {column_of['score']!r}: keep the one to "
-            "be judged by."
-        )
-    if {"first", "second", "score"} <= roles:
-        return "scores"
-    if {"first", "second", "label"} <= roles:
-        return "pairs"
-    if {"text", "label"} <= roles and not {"first", "second"} <= roles:
+def _kind_of(roles: set[str], columns: Sequence[str], file: Path) -> Kind:
+    """Return the kind of labels that columns with these roles hold."""
+    has_pairs = {"first", "second"} <= roles
+    if has_pairs and len(roles & {"label", "score"}) == 1:
+        return "scores" if "score" in roles else "pairs"
+    if {"text", "label"} <= roles and not has_pairs:
         return "classification"
-    listed = ", ".join(repr(name) for name in columns) or "none"
     raise DataError(
-        f"{file} has the columns {listed}, which is not a known layout. Valid: {LAYOUTS}."
+        f"{file} has the columns {', '.join(map(repr, columns)) or 'none'}, which is not a known "
+        "layout. Valid: text,label (classes); sentence1,sentence2,label (0 or 1); "
+        "sentence1,sentence2,score (a number)."
     )
 
 
-def _parse_target(value: Any, kind: Kind, place: str) -> Target:
+def _parse_target(value: Any, kind: Kind, place: str) -> str | int | float:
     text = as_label(value, place).strip()
     if kind == "classification":
         return text
@@ -165,11 +144,9 @@ def build(
         for reason, count in sorted(counts.items())
     ]
     if len(usable) < LEAST:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-        left_out = f" ({reasons} left out)" if counts else ""
         raise DataError(
-            f"{source} holds {len(usable)} usable examples{left_out}; at least {LEAST} are needed, "
-            "64 are better."
+            f"{source} holds {len(usable)} usable examples; at least {LEAST} are needed, 64 are "
+            f"better. {' '.join(warnings)}".rstrip()
         )
     if len(usable) < FEW:
         warnings.append(f"{len(usable)} examples are few: {FEW} or more tell layers apart better.")
@@ -183,12 +160,20 @@ def build(
     if kind == "scores":
         scores = np.array(values, dtype=np.float64)
         if np.ptp(scores) == 0:
-            raise DataError(
-                f"all scores of {source} are the same ({scores[0]:g}): there is nothing to rank."
-            )
+            raise DataError(f"all scores of {source} are the same: there is nothing to rank.")
         return Labeled("scores", sides, scores, (), tuple(warnings))
     classes, targets = np.unique([str(value) for value in values], return_inverse=True)
-    warnings += _check_classes(kind, classes, np.bincount(targets), source)
+    single = int((np.bincount(targets) == 1).sum())
+    if len(classes) - single < 2:
+        raise DataError(
+            f"{source} has {len(classes)} different labels, {single} of them on one example only: "
+            "give at least two classes with two or more examples each (is `label` the column that "
+            "you mean?)."
+        )
+    if single:
+        warnings.append(
+            f"{single} of {len(classes)} classes have one example only; no probe can classify it."
+        )
     return Labeled(kind, sides, targets, clean_names(classes.tolist()), tuple(warnings))
 
 
@@ -210,26 +195,3 @@ def _merge(kind: Kind, examples: Sequence[Example], counts: Counter[str]) -> lis
         return hashlib.sha256("\0".join(example[0]).encode("utf-8", "surrogatepass")).digest()
 
     return sorted(merged, key=digest)
-
-
-def _check_classes(kind: Kind, classes: np.ndarray, counts: np.ndarray, source: str) -> list[str]:
-    """Refuse classes that nothing can be judged by; return a warning on classes of one example."""
-    if len(classes) < 2:
-        raise DataError(
-            f"all examples of {source} have the same label {str(classes[0])!r}: give examples of "
-            "at least two classes."
-        )
-    single = int((counts == 1).sum())
-    if kind == "pairs":
-        if single:
-            raise DataError(f"{source} has one example only of a label: give at least two of each.")
-        return []
-    if len(classes) - single < 2:
-        raise DataError(
-            f"of the {len(classes)} classes of {source}, {single} have one example only, and a "
-            "probe needs at least two classes with two or more. Give more examples per class (is "
-            "`label` the column that you mean?)."
-        )
-    if not single:
-        return []
-    return [f"{single} of {len(classes)} classes have one example only; no probe can classify it."]

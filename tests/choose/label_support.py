@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.choose.labels.read import Labeled, build
+from layerscope.choose.labels import Labeled, build
 from layerscope.core.readout import Readout, all_readouts
 
 READOUTS = [readout for readout in all_readouts(["plain"]) if readout.pooling in ("mean", "last")]

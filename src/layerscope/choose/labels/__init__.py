@@ -1,1 +1,0 @@
-"""Choosing a layer and readout with a few labeled examples."""
