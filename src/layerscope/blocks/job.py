@@ -23,8 +23,8 @@ from layerscope.blocks.search import Step, choose_blocks, search
 from layerscope.blocks.train import TrainedBlocks, TrainRequest, train_blocks
 from layerscope.blocks.words import AGREEMENT, RANKING
 from layerscope.choose import Candidate, Decision, Limits, Scores, decide
-from layerscope.choose.labels.measures import make_measure
-from layerscope.choose.labels.read import Labeled
+from layerscope.choose.label_scores import LabelMeasure
+from layerscope.choose.labels import Labeled
 from layerscope.core.statistics import bootstrap_weights
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.progress import Progress
@@ -310,7 +310,7 @@ def _label_claim(
         return None
     batches = encoder.batches(labels.texts)
     vectors = np.stack([encoder.encode(entry, batches) for entry in (encoder.whole, variant)])
-    measure = make_measure(labels, seed=seed)
+    measure = LabelMeasure(labels, seed=seed)
     judged = measure.items(vectors).judged
     groups = None if labels.kind == "scores" else labels.targets
     weights = bootstrap_weights(len(labels), _DRAWS, seed, groups)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from layerscope.choose import Candidate, Limits, Scores, decide
 from layerscope.choose.judges.agreement import Neighborhoods, similarities
-from layerscope.choose.labels.read import Labeled, read_labels
+from layerscope.choose.labels import Labeled, read_labels
 from layerscope.command import Command
 from layerscope.core.heads import unit
 from layerscope.core.scores import DRAWS

@@ -21,8 +21,8 @@ from layerscope.choose.judges.consistency import (
     consistency_items,
     make_views,
 )
-from layerscope.choose.labels.read import Labeled
-from layerscope.choose.labels.scores import LABELS_SHARE, score_labels
+from layerscope.choose.label_scores import LABELS_SHARE, score_labels
+from layerscope.choose.labels import Labeled
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.plugins import PluginError
 from layerscope.core.poolings import POOLINGS

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.choose.labels.read import Labeled
+from layerscope.choose.labels import Labeled
 from layerscope.core.files import read_json
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.identity import model_key
 from layerscope.core.runs import MANIFEST
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, UnknownNameError
-from layerscope.exporting.folder import check_free
+from layerscope.exporting.publishing import check_free
 from layerscope.exporting.servers import check_names
 from layerscope.extras import require
 from layerscope.improving.candidates import make_grid

@@ -12,7 +12,7 @@ import torch
 
 from layerscope.blocks.result import FasterEncoder
 from layerscope.cache import cache_dir
-from layerscope.choose.labels.read import read_labels
+from layerscope.choose.labels import read_labels
 from layerscope.command import Command
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError

@@ -11,7 +11,7 @@ import torch
 from layerscope.choose import weigh_by_reliability
 from layerscope.choose.judges.agreement import Neighborhoods
 from layerscope.choose.judges.base import TEXTS, text_weights
-from layerscope.choose.labels.scores import LABELS_SHARE
+from layerscope.choose.label_scores import LABELS_SHARE
 from layerscope.core.heads import unit
 from layerscope.core.readout import Readout
 from layerscope.core.scores import Scores
