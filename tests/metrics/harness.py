@@ -358,25 +358,6 @@ def check_invariances(name: str) -> None:
             assert after != pytest.approx(before, rel=1e-6), way
 
 
-def check_bounds(name: str) -> None:
-    """The value lies within the declared bounds, which are numbers in order."""
-    bounds = get_metric(name).info.bounds
-    for options in (Options(), Options(temperature=1e-3), Options(temperature=1e3), *EVERY):
-        for n in (2, 10, 10_000):
-            low, high = bounds(n, 64, options)
-            assert low <= high
-    for seed in range(6):
-        n, d = 3 + 2 * seed, 2 + 3 * (seed % 3)
-        for options in (Options(), MIXED, HALF):
-            estimate = of_samples(name, make_samples(n, d, seed, q=3), options=options)
-            if math.isnan(estimate.value):
-                assert estimate.undefined == n
-                continue
-            low, high = bounds(estimate.n, estimate.d, options)
-            slack = TOLERANCE * max(1.0, abs(estimate.value))
-            assert low - slack <= estimate.value <= high + slack
-
-
 def check_order(name: str) -> None:
     """The order of arrival and inference mode change no value and no interval."""
     for samples in SAMPLES.values():
@@ -424,7 +405,7 @@ def check_facts(name: str) -> None:
     info = get_metric(name).info
     assert info.name == name
     assert info.level in ("tokens", "pooled", "views")
-    for text in (info.title, info.unit, info.higher_means, info.bounds_text, info.citation):
+    for text in (info.title, info.unit, info.higher_means, info.bounds, info.citation):
         assert text.strip()
     assert "raw" in info.normalizations
     assert "keep" in info.sinks
@@ -435,7 +416,6 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "low precision": check_low_precision,
     "known answers": check_known_answers,
     "invariances": check_invariances,
-    "bounds": check_bounds,
     "order": check_order,
     "undefined": check_undefined,
     "facts": check_facts,

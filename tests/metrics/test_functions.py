@@ -12,9 +12,8 @@ import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options, get_metric, interval, matrix_entropy
 from layerscope.metrics.dime import dime_terms
-from layerscope.metrics.geometry import neighbor_ratios
-from layerscope.metrics.infonce import info_nce
-from layerscope.metrics.options import prepare_rows
+from layerscope.metrics.geometry import info_nce, neighbor_ratios
+from layerscope.metrics.vectors import prepare_rows
 from tests.metrics import reference as ref
 from tests.metrics.harness import axes
 from tests.metrics.support import (
@@ -77,7 +76,7 @@ def test_infonce_in_blocks(monkeypatch):
     s = make_samples(14, 6)
     a, b = (prepare_rows(tensor(s.views[:, i]), "unit") for i in (0, 1))
     whole = [info_nce(a, b, 0.1, one_way) for one_way in (False, True)]
-    monkeypatch.setattr("layerscope.metrics.infonce.BLOCK", 5)
+    monkeypatch.setattr("layerscope.metrics.geometry.BLOCK", 5)
     for (losses, negatives), one_way in zip(whole, (False, True), strict=True):
         blocked = info_nce(a, b, 0.1, one_way)
         torch.testing.assert_close(blocked[0], losses, rtol=0, atol=1e-12)
@@ -89,7 +88,7 @@ def test_neighbors_far_from_the_origin_and_in_blocks(monkeypatch):
     z = rng.normal(size=(40, 5)) + 1e4
     expected = ref.intrinsic_dimension(z)
     for block in (1024, 7):
-        monkeypatch.setattr("layerscope.metrics.geometry._BLOCK", block)
+        monkeypatch.setattr("layerscope.metrics.geometry.BLOCK", block)
         logs = neighbor_ratios(tensor(z)).log()
         assert 39 / logs.sum().item() == close(expected, rel=1e-9)
 

@@ -9,7 +9,7 @@ import torch
 
 from layerscope.metrics import Options, SiteVectors, estimate_vectors, get_metric, metrics
 from layerscope.metrics import vectors as vectors_module
-from layerscope.metrics.options import prepare_rows
+from layerscope.metrics.vectors import prepare_rows
 from tests.metrics.harness import SAMPLES, assert_same
 from tests.metrics.support import of_samples
 

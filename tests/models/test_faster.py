@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from layerscope.capture import Reducer, expand_sites, make_batch
-from layerscope.metrics.options import Options
+from layerscope.metrics.vectors import Options
 from layerscope.models import modules
 from layerscope_gpu.passes import blocks, norms
 from tests.kernels import needs_emulator, use_kernels

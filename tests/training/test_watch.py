@@ -224,7 +224,7 @@ def test_a_metric_from_outside_is_watched_by_itself(
 ) -> None:
     info = MetricInfo(
         name="token_count", title="Tokens", level="tokens", unit="tokens", higher_means="longer", citation="",
-        bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", sinks=("keep", "drop"), compare_sinks=True,
+        bounds="at least 0", sinks=("keep", "drop"), compare_sinks=True,
     )  # fmt: skip
     tokens = Metric(info, measure=lambda states, mask, options: mask.sum(-1).double())
     REGISTRY.load()

@@ -23,7 +23,6 @@ from layerscope.core.plugins import PluginError
 from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics.base import Metric
-from layerscope.metrics.options import Options
 from layerscope.metrics.registry import measured_values
 from layerscope.metrics.tokens import (
     TOGETHER,
@@ -39,6 +38,7 @@ from layerscope.metrics.tokens import (
     token_sum,
     without_token,
 )
+from layerscope.metrics.vectors import Options
 from layerscope.spectra import map_concurrently
 
 __all__ = ["BatchReduction", "ReducedTensors", "Reducer", "check_finite", "stack_fields"]

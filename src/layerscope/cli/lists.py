@@ -64,7 +64,7 @@ def _metrics() -> NameList:
 
     columns = ("title", "unit", "level", "higher_means", "citation", "core")
     rows = [
-        {"name": name, **_pick(metric.info, columns), "bounds": metric.info.bounds_text}
+        {"name": name, **_pick(metric.info, columns), "bounds": metric.info.bounds}
         for name, metric in metrics().items()
     ]
     shown = ("name", "unit", "bounds", "level", "higher_means")

@@ -14,7 +14,6 @@ from layerscope.metrics.base import (
 )
 from layerscope.metrics.entropy import NORMALIZATIONS, matrix_entropy, normalizer, spectrum_entropy
 from layerscope.metrics.intervals import interval, many_intervals
-from layerscope.metrics.options import ROW_PREPARATIONS, Options, prepare_rows
 from layerscope.metrics.registry import (
     expand_names,
     get_metric,
@@ -26,7 +25,7 @@ from layerscope.metrics.registry import (
     register,
     shown_series,
 )
-from layerscope.metrics.vectors import SiteVectors
+from layerscope.metrics.vectors import ROW_PREPARATIONS, Options, SiteVectors, prepare_rows
 
 __all__ = [
     "NORMALIZATIONS",

@@ -17,14 +17,12 @@ import numpy as np
 from torch import Tensor
 
 from layerscope.metrics.entropy import Normalization, normalizer, normalizers
-from layerscope.metrics.options import Options
-from layerscope.metrics.vectors import SiteVectors
+from layerscope.metrics.vectors import Options, SiteVectors
 
 __all__ = ["mean_over_prompts"]
 
 Level = Literal["tokens", "pooled", "views"]
 Sink = Literal["keep", "drop"]
-Bounds = Callable[[int, int, Options], tuple[float, float]]
 Estimator = Callable[[SiteVectors, Options], "Estimate"]
 Measure = Callable[[Tensor, Tensor, Options], Tensor]
 
@@ -35,8 +33,7 @@ class MetricInfo:
 
     `level` is what it is computed from: the token states of each prompt, the pooled vectors of all
     prompts, or the pooled vectors of several augmented views. `higher_means` says in words what a
-    larger value says about the states. `bounds(n, d, options)` limits the raw value for n samples
-    in d dimensions.
+    larger value says about the states, `bounds` between which values it lies.
 
     How it is shown: `heading` is the column heading of tables (two lines at most; the title if
     empty), `order` its place among the metrics (small ones first), `log_scale` the axis of figures.
@@ -50,8 +47,7 @@ class MetricInfo:
     level: Level
     unit: str
     higher_means: str
-    bounds: Bounds
-    bounds_text: str
+    bounds: str
     citation: str
     normalizations: tuple[Normalization, ...] = ("raw",)
     sinks: tuple[Sink, ...] = ("keep",)

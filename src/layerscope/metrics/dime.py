@@ -12,9 +12,8 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy
-from layerscope.metrics.options import Options
 from layerscope.metrics.spectral import entropies_without_each, equal_folds, equal_folds_error
-from layerscope.metrics.vectors import SiteVectors, prepared_view
+from layerscope.metrics.vectors import Options, SiteVectors, prepared_view
 
 __all__ = ["error_orders", "errors_of_effects", "permutations_of", "products", "uses_features"]
 
@@ -187,8 +186,7 @@ DIME = Metric(
         level="views",
         unit="nats",
         higher_means="two views of a prompt share more structure than views of different prompts",
-        bounds=lambda n, d, o: (-math.log(max(1, n)), math.log(max(1, n))),
-        bounds_text="−log N to log N",
+        bounds="−log N to log N",
         citation="Skean et al. 2023",
         normalizations=NORMALIZATIONS,
         core=True,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.metrics.options import RowPreparation, prepare_rows
+from layerscope.metrics.vectors import RowPreparation, prepare_rows
 from layerscope.spectra import eigvalsh
 
 __all__ = ["gram_entropy", "rounding_floor", "smaller_gram"]

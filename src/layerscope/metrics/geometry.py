@@ -1,5 +1,5 @@
-"""The geometry of pooled vectors: intrinsic dimension (TwoNN), and anisotropy, the mean cosine
-between prompts."""
+"""How near prompts are to each other: InfoNCE between two views of every prompt, the mean cosine
+between prompts (anisotropy), and the dimension that nearest neighbors tell (TwoNN)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,108 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.options import Options, prepare_rows
-from layerscope.metrics.vectors import SiteVectors, doubles
+from layerscope.metrics.vectors import Options, SiteVectors, doubles, prepare_rows, prepared_view
+
+__all__ = ["BLOCK", "info_nce"]
+
+BLOCK = 1024  # rows that are compared with all others at a time
+
+
+def info_nce(
+    a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each prompt, and what each prompt adds to the others' losses as a
+    negative. The views (…, N, D) are prepared.
+
+    NT-Xent: every one of the 2N rows is told from the 2N − 2 rows of other prompts. `one_way`: rows
+    of `a` against rows of `b` only. Computed in blocks of rows.
+    """
+    n = a.shape[-2]
+    z = a if one_way else torch.cat([a, b], dim=-2)
+    candidates = b if one_way else z
+    losses = []
+    columns = torch.zeros_like(candidates[..., 0])
+    for start in range(0, z.shape[-2], BLOCK):
+        block = z[..., start : start + BLOCK, :]
+        partner = torch.arange(start, start + block.shape[-2], device=z.device)
+        if not one_way:
+            partner = (partner + n) % (2 * n)
+        logits = block @ candidates.mT / temperature
+        partners = partner.unsqueeze(-1).expand(*logits.shape[:-1], 1)
+        if not one_way:
+            logits.diagonal(start, -2, -1).fill_(-math.inf)
+        positive = logits.gather(-1, partners).squeeze(-1)
+        total = torch.logsumexp(logits, -1)
+        losses.append(total - positive)
+        share = (logits - total.unsqueeze(-1)).exp_()
+        share.scatter_(-1, partners, 0.0)  # a partner does not count as a negative
+        columns += share.sum(-2)
+    per_row = torch.cat(losses, dim=-1)
+    if one_way:
+        return per_row, columns
+    return per_row.unflatten(-1, (2, n)).mean(-2), columns.unflatten(-1, (2, n)).sum(-2) / 2
+
+
+def estimate_infonce(site: SiteVectors, options: Options) -> Estimate:
+    """Return the NT-Xent loss over the first two views, with cosine similarity by default. Lower:
+    views are told apart better.
+
+    >>> same = torch.eye(8).unsqueeze(1).repeat(1, 2, 1)  # two equal views, prompts orthogonal
+    >>> estimate_infonce(SiteVectors(same[:, 0], same), Options()).value < 0.01
+    True
+    """
+    losses, negatives = site.once(("infonce", options), lambda: _losses(site, options))
+    n = len(losses)
+    value = float(losses.mean())
+    influence = (losses - value + negatives - negatives.mean()) / n
+    return Estimate(value, n, site.width, influence.cpu().numpy())
+
+
+def _losses(site: SiteVectors, options: Options) -> tuple[Tensor, Tensor]:
+    site, rows = site.in_groups(options.view_rows, options.group)
+    views = site.views_for("infonce")
+    a, b = (prepared_view(views, i, rows) for i in (0, 1))
+    return info_nce(a, b, options.temperature, options.infonce_one_way)
+
+
+def estimate_infonce_bound(site: SiteVectors, options: Options) -> Estimate:
+    """Return log N − InfoNCE: a lower bound, at most log N, on the mutual information between two
+    views."""
+    loss = estimate_infonce(site, options)
+    return loss.mapped(lambda x: math.log(loss.n) - x, slope=-1.0)
+
+
+INFONCE = Metric(
+    MetricInfo(
+        name="infonce",
+        title="InfoNCE",
+        level="views",
+        unit="nats",
+        higher_means=(
+            "augmented views of a prompt are harder to tell from other prompts (less invariant)"
+        ),
+        bounds="above 0; log(2N − 1) if views say nothing",
+        citation="Oord et al. 2018; Chen et al. 2020",
+        core=True,
+        heading="Info-\nNCE",
+        order=50,
+    ),
+    estimate=estimate_infonce,
+)
+
+INFONCE_BOUND = Metric(
+    MetricInfo(
+        name="infonce_mi",
+        title="InfoNCE bound on information",
+        level="views",
+        unit="nats",
+        higher_means="two views of a prompt share more information",
+        bounds="at most log N",
+        citation="Oord et al. 2018",
+        main=False,
+    ),
+    estimate=estimate_infonce_bound,
+)
 
 
 def estimate_anisotropy(site: SiteVectors, options: Options) -> Estimate:
@@ -50,15 +150,12 @@ ANISOTROPY = Metric(
         level="pooled",
         unit="cosine",
         higher_means="all prompts point in more similar directions",
-        bounds=lambda n, d, o: (-1.0 / max(1, n - 1), 1.0),
-        bounds_text="−1/(N − 1) to 1",
+        bounds="−1/(N − 1) to 1",
         citation="Ethayarajh 2019",
         main=False,
     ),
     estimate=estimate_anisotropy,
 )
-
-_BLOCK = 1024
 
 
 def neighbor_ratios(rows: Tensor) -> Tensor:
@@ -70,8 +167,8 @@ def neighbor_ratios(rows: Tensor) -> Tensor:
     """
     n = len(rows)
     out = torch.full((n,), math.nan, dtype=torch.float64, device=rows.device)
-    for start in range(0, n, _BLOCK):
-        block = rows[start : start + _BLOCK]
+    for start in range(0, n, BLOCK):
+        block = rows[start : start + BLOCK]
         # inner products find candidates fast; the few nearest are then measured exactly
         squares = torch.cdist(block, rows)
         row = torch.arange(len(block), device=rows.device)
@@ -113,8 +210,7 @@ INTRINSIC_DIMENSION = Metric(
         level="pooled",
         unit="dimensions",
         higher_means="prompts lie on a manifold of more dimensions",
-        bounds=lambda n, d, o: (0.0, math.inf),
-        bounds_text="above 0",
+        bounds="above 0",
         citation="Facco et al. 2017 (TwoNN); Denti et al. 2022 (its estimator)",
         main=False,
     ),

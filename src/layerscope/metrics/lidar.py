@@ -12,8 +12,16 @@ from torch import Tensor
 from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy
-from layerscope.metrics.options import Options, RowPreparation, prepare_rows, zero_row_floor
-from layerscope.metrics.vectors import FOLDS, SiteVectors, doubles, n_folds
+from layerscope.metrics.vectors import (
+    FOLDS,
+    Options,
+    RowPreparation,
+    SiteVectors,
+    doubles,
+    n_folds,
+    prepare_rows,
+    zero_row_floor,
+)
 
 __all__ = ["PIVOT_UNITS", "lidar_estimate", "prepared_views", "seen_from"]
 
@@ -264,8 +272,7 @@ LIDAR = Metric(
         level="views",
         unit="nats",
         higher_means="more directions tell prompts apart in spite of augmentation",
-        bounds=lambda n, d, o: (0.0, math.log(max(1, min(n - 1, d)))),
-        bounds_text="0 to log min(N − 1, D)",
+        bounds="0 to log min(N − 1, D)",
         citation=_CITATION,
         normalizations=NORMALIZATIONS,
         core=True,
@@ -281,8 +288,7 @@ LIDAR_RANK = Metric(
         level="views",
         unit="dimensions",
         higher_means="more directions tell prompts apart in spite of augmentation",
-        bounds=lambda n, d, o: (1.0, float(max(1, min(n - 1, d)))),
-        bounds_text="1 to min(N − 1, D)",
+        bounds="1 to min(N − 1, D)",
         citation=_CITATION,
         main=False,
     ),

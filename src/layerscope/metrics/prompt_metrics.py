@@ -7,15 +7,13 @@ A profile computes all but the state norm together, from one Gram matrix per pro
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS
-from layerscope.metrics.options import Options
 from layerscope.metrics.tokens import curvatures, find_sink, prompt_entropies, token_norms
+from layerscope.metrics.vectors import Options
 
 PROMPT_ENTROPY = Metric(
     MetricInfo(
@@ -24,8 +22,7 @@ PROMPT_ENTROPY = Metric(
         level="tokens",
         unit="nats",
         higher_means="the tokens of a prompt spread over more directions (less compressed)",
-        bounds=lambda n, d, o: (0.0, math.inf),
-        bounds_text="0 to log min(tokens, D)",
+        bounds="0 to log min(tokens, D)",
         citation="Skean et al. 2025, Eq. 1; Wei et al. 2024",
         normalizations=NORMALIZATIONS,
         sinks=("keep", "drop"),
@@ -59,8 +56,7 @@ CURVATURE = Metric(
         level="tokens",
         unit="radians",
         higher_means="the path through a prompt's tokens turns more sharply",
-        bounds=lambda n, d, o: (0.0, math.pi),
-        bounds_text="0 to π",
+        bounds="0 to π",
         citation="Hosseini & Fedorenko 2023; Skean et al. 2025",
         sinks=("keep", "drop"),
         core=True,
@@ -93,8 +89,7 @@ STATE_NORM = Metric(
         level="tokens",
         unit="length",
         higher_means="the token states are longer",
-        bounds=lambda n, d, o: (0.0, math.inf),
-        bounds_text="at least 0",
+        bounds="at least 0",
         citation="Heimersheim & Turner 2023 (residual stream norms)",
         sinks=("keep", "drop"),
         order=85,
@@ -129,8 +124,7 @@ SINK_RATIO = Metric(
         level="tokens",
         unit="ratio",
         higher_means="one token is that many times larger than the median token",
-        bounds=lambda n, d, o: (1.0, math.inf),
-        bounds_text="at least 1",
+        bounds="at least 1",
         citation=_CITATION,
         order=80,
         log_scale=True,
@@ -147,8 +141,7 @@ SINK_FIRST = Metric(
         level="tokens",
         unit="share",
         higher_means="the largest token is more often the first one",
-        bounds=lambda n, d, o: (0.0, 1.0),
-        bounds_text="0 to 1",
+        bounds="0 to 1",
         citation=_CITATION,
         main=False,
     ),

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from layerscope.metrics.base import Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, rounding_floor, spectrum_entropy
-from layerscope.metrics.options import Options, RowPreparation
 from layerscope.metrics.spectral import (
     OfSpectrum,
     OfSums,
     effective_rank_of_sums,
     entropy_of_sums,
 )
+from layerscope.metrics.vectors import Options, RowPreparation
 
 __all__ = ["effective_rank"]
 
@@ -65,10 +65,6 @@ def _of_pooled(
     )
 
 
-def _rank_bounds(n: int, d: int, options: Options) -> tuple[float, float]:
-    return 1.0, float(max(1, min(n, d)))
-
-
 def _entropy_of(eigenvalues: Tensor, options: Options) -> Tensor:
     return spectrum_entropy(eigenvalues, options.alpha)
 
@@ -84,8 +80,7 @@ DATASET_ENTROPY = Metric(
         level="pooled",
         unit="nats",
         higher_means="prompts spread over more directions",
-        bounds=lambda n, d, o: (0.0, math.log(max(1, min(n, d)))),
-        bounds_text="0 to log min(N, D)",
+        bounds="0 to log min(N, D)",
         citation="Skean et al. 2025, Eq. 1",
         normalizations=NORMALIZATIONS,
         core=True,
@@ -102,8 +97,7 @@ EFFECTIVE_RANK = Metric(
         level="pooled",
         unit="dimensions",
         higher_means="pooled vectors use more dimensions",
-        bounds=_rank_bounds,
-        bounds_text="1 to min(N, D); never below the entropy rank",
+        bounds="1 to min(N, D); never below the entropy rank",
         citation="Roy & Vetterli 2007",
         core=True,
         heading="eff.\nrank",
@@ -119,8 +113,7 @@ ENTROPY_RANK = Metric(
         level="pooled",
         unit="dimensions",
         higher_means="pooled vectors use more dimensions, weighting large ones more",
-        bounds=_rank_bounds,
-        bounds_text="1 to the effective rank",
+        bounds="1 to the effective rank",
         citation="Skean et al. 2025 (corrected Theorem 1)",
         main=False,
     ),
@@ -137,16 +130,6 @@ def rankme(eigenvalues: Tensor) -> Tensor:
     return torch.special.entr(p).sum(-1).exp()
 
 
-def _rankme_bounds(n: int, d: int, options: Options) -> tuple[float, float]:
-    """Return the ends, which ε moves a little: p = (1, 0, …) and p = 1/k, each plus ε."""
-    k = max(1, min(n, d))
-    single = torch.zeros(k, dtype=torch.float64)
-    single[0] = 1.0
-    even = torch.full((k,), 1 / k, dtype=torch.float64)
-    low, high = (float(torch.special.entr(p + EPSILON).sum().exp()) for p in (single, even))
-    return low, high
-
-
 RANKME = Metric(
     MetricInfo(
         name="rankme",
@@ -154,8 +137,7 @@ RANKME = Metric(
         level="pooled",
         unit="dimensions",
         higher_means="embeddings use more dimensions",
-        bounds=_rankme_bounds,
-        bounds_text="1 to min(N, D), up to ε",
+        bounds="1 to min(N, D), up to ε",
         citation="Garrido et al. 2023",
         main=False,
     ),
@@ -196,8 +178,7 @@ ALPHA_REQ = Metric(
         level="pooled",
         unit="exponent",
         higher_means="variance is concentrated in fewer directions",
-        bounds=lambda n, d, o: (0.0, math.inf),
-        bounds_text="at least 0",
+        bounds="at least 0",
         citation="Agrawal et al. 2022",
         main=False,
     ),
@@ -212,8 +193,7 @@ NESUM = Metric(
         level="pooled",
         unit="dimensions",
         higher_means="variance is spread more evenly",
-        bounds=lambda n, d, o: (1.0, float(max(1, min(n - 1, d)))),
-        bounds_text="1 to min(N − 1, D)",
+        bounds="1 to min(N − 1, D)",
         citation="He & Ozay 2022",
         main=False,
     ),

@@ -20,8 +20,7 @@ from torch import Tensor
 from layerscope.core.formatting import split_names
 from layerscope.core.plugins import PluginError, Registry
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.options import Options
-from layerscope.metrics.vectors import SiteVectors
+from layerscope.metrics.vectors import Options, SiteVectors
 
 __all__ = ["is_plugin"]
 
@@ -69,10 +68,8 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
     `metric_of_function`).
     """
     requested: Iterable[MetricName]
-    if isinstance(names, str):
-        requested = split_names(names)
-    elif names is None:
-        requested = ["all"]
+    if names is None or isinstance(names, str):
+        requested = split_names(names or "all")
     elif isinstance(names, Metric) or callable(names):
         requested = [names]
     else:
@@ -151,12 +148,7 @@ def metric_of_function(function: object) -> Metric:
             "own (def my_metric(states): …)."
         )
     name = function.__name__
-    parameters = inspect.signature(function).parameters.values()
-    count = sum(
-        parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        for parameter in parameters
-    )
+    count = len(inspect.signature(function).parameters)
     if count not in (1, 2):
         raise PluginError(
             f"metric {name!r}: the function takes {count} arguments; it must take the states of one "
@@ -168,17 +160,12 @@ def metric_of_function(function: object) -> Metric:
         level="tokens",
         unit="",
         higher_means=f"{name} is larger",
-        bounds=_unknown_bounds,
-        bounds_text="not known",
+        bounds="not known",
         citation="",
         by_default=False,
     )
     place = f"{function.__module__}.{function.__qualname__}"
     return Metric(info, measure=FunctionMeasure(place, count == 2, function))
-
-
-def _unknown_bounds(n: int, d: int, options: Options) -> tuple[float, float]:
-    return -math.inf, math.inf
 
 
 @dataclass(frozen=True)
@@ -196,22 +183,13 @@ class FunctionMeasure:
             values: Tensor = self.function(states, mask)
             return values
         prompts = zip(states, mask, strict=True)
-        return torch.tensor([self._number(self.function(rows[real])) for rows, real in prompts])
-
-    def _number(self, value: Any) -> float:
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError):
+        numbers = [torch.as_tensor(self.function(rows[real])) for rows, real in prompts]
+        if any(number.numel() != 1 for number in numbers):
             raise PluginError(
-                f"metric {self.function.__name__!r}: the function is given the states (tokens, "
-                f"width) of one prompt and must return one number; it returned {_in_words(value)}."
-            ) from None
-
-
-def _in_words(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return type(value).__name__
+                f"metric {self.function.__name__!r} must return one number for the states (tokens, "
+                f"width) of a prompt; it returned a tensor of shape {tuple(numbers[0].shape)}."
+            )
+        return torch.stack([number.reshape(()).double() for number in numbers])
 
 
 def is_plugin(metric: Metric) -> bool:
@@ -257,66 +235,46 @@ def _code_digest(function: FunctionType) -> str:
 
 def check_plugin(metric: Metric, options: Options) -> None:
     """Try a metric from outside on small random samples, before a model is run."""
-    info = metric.info
-    is_of_tokens = info.level == "tokens"
-    if info.level not in ("tokens", "pooled", "views"):
-        raise PluginError(
-            f"metric {info.name!r}: level must be tokens, pooled or views, not {info.level!r}."
-        )
-    if "keep" not in info.sinks or (not is_of_tokens and info.sinks != ("keep",)):
-        raise PluginError(
-            f'metric {info.name!r}: sinks must be ("keep",), or ("keep", "drop") for a token metric.'
-        )
-    if (metric.measure is not None) != is_of_tokens or (metric.estimate is None) != is_of_tokens:
-        needed = "measure" if is_of_tokens else "estimate"
-        raise PluginError(f"metric {info.name!r} is of level {info.level}: it needs {needed}=.")
+    name = metric.info.name
+    needed = "measure" if metric.info.level == "tokens" else "estimate"
+    if getattr(metric, needed) is None:
+        raise PluginError(f"metric {name!r} is of level {metric.info.level}: it needs {needed}=.")
+    problem = ""
     try:
-        if is_of_tokens:
-            _try_measure(metric, options)
+        if needed == "measure":
+            problem = _try_measure(metric, options)
         else:
-            _try_estimate(metric, options)
+            problem = _try_estimate(metric, options)
     except PluginError:
         raise
     except Exception as error:
-        raise PluginError(
-            f"metric {info.name!r} failed on random samples: {type(error).__name__}: {error}."
-        ) from error
+        problem = f"failed: {type(error).__name__}: {error}"
+    if problem:
+        raise PluginError(f"metric {name!r}, tried on random samples, {problem}.")
 
 
-def _try_measure(metric: Metric, options: Options) -> None:
-    name = metric.info.name
+def _try_measure(metric: Metric, options: Options) -> str:
+    """Return what is wrong with the values of three prompts, if anything."""
     states = torch.randn((3, 24, 16), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(24).expand(3, -1) < torch.tensor([[24], [20], [17]])
     values = measured_values(metric, states, mask, options)
-    if bool(torch.isnan(values).any()):
-        raise PluginError(
-            f"metric {name!r}: measure gives NaN for ordinary states (17 to 24 tokens of width 16). "
-            "NaN is for prompts for which the metric is not defined."
-        )
-    if bool(torch.isinf(values).any()):
-        raise PluginError(f"metric {name!r}: measure gives infinite values for ordinary states.")
+    if not bool(torch.isfinite(values).all()):
+        return "gives NaN or infinity (NaN is for prompts for which a metric is not defined)"
     filled = torch.where(mask.unsqueeze(-1), states, 100.0)
     padded = measured_values(metric, filled, mask, options)
     if not torch.allclose(values, padded, rtol=1e-4, atol=1e-6):
-        raise PluginError(
-            f"metric {name!r}: measure reads padding. Leave out the tokens where `mask` is False."
-        )
+        return "reads padding: leave out the tokens where `mask` is False"
+    return ""
 
 
-def _try_estimate(metric: Metric, options: Options) -> None:
+def _try_estimate(metric: Metric, options: Options) -> str:
+    """Return what is wrong with the value of 24 prompts, if anything."""
     assert metric.estimate is not None
     views = torch.randn((24, 2, 16), generator=torch.Generator().manual_seed(0))
     estimate: object = metric.estimate(SiteVectors(views[:, 0], views), options)
     if not isinstance(estimate, Estimate):
-        raise PluginError(
-            f"metric {metric.info.name!r}: estimate must return an Estimate, not "
-            f"{type(estimate).__name__}."
-        )
-    if not math.isfinite(estimate.value):
-        raise PluginError(
-            f"metric {metric.info.name!r}: estimate gives {estimate.value} for 24 random vectors of "
-            "width 16."
-        )
+        return f"returned {type(estimate).__name__}, not an Estimate"
+    return "" if math.isfinite(estimate.value) else f"gives {estimate.value}"
 
 
 def measured_values(metric: Metric, states: Tensor, mask: Tensor, options: Options) -> Tensor:
@@ -324,10 +282,11 @@ def measured_values(metric: Metric, states: Tensor, mask: Tensor, options: Optio
     per prompt."""
     assert metric.measure is not None
     values: object = metric.measure(states, mask, options)
-    prompts = len(states)
-    if not isinstance(values, Tensor) or tuple(values.shape) != (prompts,) or values.is_complex():
-        raise PluginError(
-            f"metric {metric.info.name!r}: measure must return one real number per prompt, a tensor "
-            f"of shape ({prompts},) here; it returned {_in_words(values)}."
-        )
-    return values.detach().double()
+    shape = (len(states),)
+    if isinstance(values, Tensor) and tuple(values.shape) == shape and not values.is_complex():
+        return values.detach().double()
+    raise PluginError(
+        f"metric {metric.info.name!r}: measure must return one real number per prompt, a tensor of "
+        f"shape {shape} here; it returned {type(values).__name__} "
+        f"{tuple(getattr(values, 'shape', ()))}."
+    )

@@ -24,8 +24,14 @@ from torch import Tensor
 from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.base import Estimate
 from layerscope.metrics.entropy import gram_entropy, spectrum_entropy
-from layerscope.metrics.options import Options, RowPreparation, prepare_rows
-from layerscope.metrics.vectors import SiteVectors, doubles, n_folds
+from layerscope.metrics.vectors import (
+    Options,
+    RowPreparation,
+    SiteVectors,
+    doubles,
+    n_folds,
+    prepare_rows,
+)
 from layerscope.spectra import eigvalsh
 from layerscope.spectra.resolvents import sums_without
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.options import Options, check_rows, zero_row_floor
+from layerscope.metrics.vectors import Options, check_rows, zero_row_floor
 
 __all__ = [
     "PreparedTokens",

@@ -20,7 +20,6 @@ from layerscope.metrics import (
     Estimate,
     Metric,
     MetricInfo,
-    Options,
     SiteVectors,
     estimate_prompts,
     estimate_vectors,
@@ -37,7 +36,6 @@ from layerscope.spectra import map_concurrently
 
 __all__ = ["SiteEstimator", "SiteValues"]
 
-_BOUND_SLACK = 1e-6
 _SITES_AT_ONCE = 4  # each holds some tens of MB
 _LARGEST_SITE = 2**28  # bytes of the vectors of a site: larger ones are read one by one
 
@@ -53,7 +51,7 @@ class ProfileTable:
     """The tidy table of a profile, one row per site, metric, normalization and sink setting.
 
     `undefined` counts prompts without a value by metric and site, `flat` differences of length zero
-    by site. `warnings` tells of values out of bounds and of metrics that failed.
+    by site. `warnings` tells of metrics without a value, or that failed.
     """
 
     table: pd.DataFrame
@@ -230,7 +228,8 @@ def make_table(
                 if raw.undefined:
                     label = info.name if sink == "keep" else f"{info.name} (sink dropped)"
                     undefined[label][site.name] = raw.undefined
-                warnings += _bound_warnings(info, raw, site, estimator.options)
+                elif not math.isfinite(raw.value):
+                    warnings.append(f"{info.name} at {site.name} has no value there.")
                 for name in info.normalizations:
                     estimate, interval = values[info.name, sink, name]
                     row = Measured(site, info.name, name, sink, interval, estimate)
@@ -254,17 +253,3 @@ def _flat_differences(estimator: SiteEstimator, sites: Sequence[Site]) -> dict[s
         return {}
     counts = np.nansum(estimator.numbers[FLAT], axis=1)
     return {site.name: int(count) for site, count in zip(sites, counts, strict=True) if count}
-
-
-def _bound_warnings(info: MetricInfo, raw: Estimate, site: Site, options: Options) -> list[str]:
-    if not math.isfinite(raw.value):
-        if raw.undefined:
-            return []
-        return [f"{info.name} at {site.name} is {raw.value}: it has no value there."]
-    low, high = info.bounds(raw.n, raw.d, options)
-    slack = _BOUND_SLACK * max(1.0, abs(raw.value))
-    if low - slack <= raw.value <= high + slack:
-        return []
-    return [
-        f"{info.name} at {site.name} is {raw.value:.6g}, outside its bounds ({info.bounds_text})."
-    ]

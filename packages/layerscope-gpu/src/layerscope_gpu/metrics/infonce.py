@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics import Estimate, Options, SiteVectors
-from layerscope.metrics.infonce import BLOCK, info_nce
+from layerscope.metrics.geometry import BLOCK, info_nce
 from layerscope_gpu.metrics.views import view_of_sites
 from layerscope_gpu.transfers import Sent
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from layerscope.core.statistics import jackknife_error
 from layerscope.metrics import Estimate, Metric, Options, SiteVectors, prepare_rows
 from layerscope.metrics.entropy import rounding_floor
-from layerscope.metrics.options import RowPreparation
+from layerscope.metrics.vectors import RowPreparation
 from layerscope.metrics.spectral import (
     FoldSums,
     OfSpectrum,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics import matrix_entropy, prepare_rows
-from layerscope.metrics.options import RowPreparation
+from layerscope.metrics.vectors import RowPreparation
 
 _FEWEST = 48  # fewer prefixes than this are solved one by one as fast
 
