@@ -107,7 +107,7 @@ def bisection_time(source: str, count: int, n: int, repeats: int) -> float:
 def bands(n: int, given: list[str]) -> Iterator[band.BandVariant]:
     """The variant that is chosen, and those that were asked for, where they can take matrices of n
     rows."""
-    yield band.variant(n)
+    yield band.best_variant(n)
     for one in given:
         how = band.BandVariant(*map(int, one.split(",")))
         if n <= how.largest and how.shared(n) <= shared_memory(torch.cuda.current_device()):
@@ -118,10 +118,10 @@ def by_bands(matrices: Tensor, known: Tensor, how: band.BandVariant, repeats: in
     """A row: whole, both stages, bisection, error."""
     count, n = matrices.shape[:2]
     try:
-        error = largest_error(band.eigvalsh(matrices[: len(known)], how=how), known)
+        error = largest_error(band.eigvalsh(matrices[: len(known)], variant=how), known)
     except RuntimeError as problem:
         return [str(problem)[:40], "", "", "", "", ""]
-    whole = microseconds(lambda: band.eigvalsh(matrices, how=how), count, repeats)
+    whole = microseconds(lambda: band.eigvalsh(matrices, variant=how), count, repeats)
     copy, size = matrices.clone(), matrices.new_ones(count)
     some = band.to_band(copy, size, how, overwrite=True)
     first = microseconds(
@@ -169,7 +169,7 @@ def stages(args: argparse.Namespace) -> None:
         matrices = gram_matrices(args.matrices[0], n)
         known = torch.linalg.eigvalsh(matrices[: _CHECKED if n <= 256 else 3].cpu().double())
         if n <= small.LARGEST:
-            chosen = small.variant(n)
+            chosen = small.best_variant(n)
             tried = (
                 {32: (8, 12, 16, 20), 128: (2, 3, 4), 256: (1,)}[chosen.threads]
                 if args.blocks

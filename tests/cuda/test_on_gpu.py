@@ -89,15 +89,15 @@ def test_eigenvalues(solve, n):
 @pytest.mark.parametrize("n", [193, 256, 257, 384, 385, 512, 640, 769, 950, 1001, 1024])
 def test_two_stages_are_as_exact_as_one(n):
     assert band.usable(0, n) is None
-    how = band.variant(n)
+    how = band.best_variant(n)
     z = states("decaying", 20, n, n)
     gram = z @ z.mT
     gram[1, :9], gram[1, :, :9] = 0, 0
     gram[2, n // 2 :], gram[2, :, n // 2 :] = 0, 0
     known = np.linalg.eigvalsh(gram.numpy())
-    found = band.eigvalsh(gram.float().cuda(), how=how)
+    found = band.eigvalsh(gram.float().cuda(), variant=how)
     assert (np.abs(found.cpu().numpy() - known).max(-1) < 1e-6 * known.max(-1)).all()
-    assert torch.equal(found, band.eigvalsh(gram.float().cuda(), how=how))
+    assert torch.equal(found, band.eigvalsh(gram.float().cuda(), variant=how))
 
 
 @pytest.mark.parametrize("n", [193, 256, 300, 384, 512, 600, 1001, 1024])
@@ -131,7 +131,7 @@ def test_kernels_agree_with_their_run_on_the_cpu():
         pytest.skip(str(emulator_missing()))
     for n in (30, 60, 90, 127, 150):
         x = states("decaying", 3, n, n).float()
-        gram, how = x @ x.mT, small.variant(n)
+        gram, how = x @ x.mT, small.best_variant(n)
         here = torch.empty(3, n)
         emulate(how.source, "small_eigenvalues", 3, how.threads, 0, [gram, here, n, how.steps])
         assert (small.eigvalsh(gram.cuda()).cpu() - here).abs().max() < 1e-6 * here.max()

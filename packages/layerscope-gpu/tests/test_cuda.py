@@ -21,7 +21,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return f"code of {source} for {architecture}".encode()
 
     monkeypatch.setattr(cuda, "_compile", compile_anything)
-    monkeypatch.setattr(cuda, "_version", lambda: "13.0")
+    monkeypatch.setattr(cuda, "_nvrtc_version", lambda: "13.0")
     return asked
 
 
@@ -47,7 +47,7 @@ def test_other_code_chips_and_compilers_have_files_of_their_own(
     again()
     assert again("b") == b"code of b for sm_90"
     assert again("a", "sm_80") == b"code of a for sm_80"
-    monkeypatch.setattr(cuda, "_version", lambda: "12.4")
+    monkeypatch.setattr(cuda, "_nvrtc_version", lambda: "12.4")
     again()
     assert len(made) == len(files()) == 4
 
@@ -124,7 +124,7 @@ def test_who_uses_a_kernel_waits_for_its_compiler(
     monkeypatch.setattr(cuda, "_compile", wait)
     cuda.compile_ahead(["y"], "sm_90")
     go_on.set()
-    cuda._ahead["y", "sm_90"].result()
+    cuda._compiling["y", "sm_90"].result()
     assert cuda.compiled("y", "sm_90") == b"code of y for sm_90"
 
 

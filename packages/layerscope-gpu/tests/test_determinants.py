@@ -115,10 +115,10 @@ def test_the_trial_passes_and_finds_a_wrong_answer(monkeypatch):
     monkeypatch.setattr(torch, "device", lambda *_: "cpu")
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(pieces, "side_stream", lambda _: None)
-    assert determinants._tried.__wrapped__(0, HOW) is None
+    assert determinants._trial_problem.__wrapped__(0, HOW) is None
     monkeypatch.setattr(determinants, "WEIGHTS", (*determinants.WEIGHTS[:-1], 0.5))
     determinants._table.cache_clear()
-    assert "missed a known answer" in str(determinants._tried.__wrapped__(0, HOW))
+    assert "its error on a known answer" in str(determinants._trial_problem.__wrapped__(0, HOW))
     determinants._table.cache_clear()
 
 

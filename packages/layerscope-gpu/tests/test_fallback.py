@@ -14,7 +14,7 @@ from layerscope_gpu.solvers import band, cusolver, determinants, pieces, small
 
 @pytest.fixture(autouse=True)
 def forget():
-    tried = (small._tried, band._tried)
+    tried = (small._trial_problem, band._trial_problem)
     caches = (
         cuda.load_library,
         eigenvalues._cusolver_problem,
@@ -111,17 +111,17 @@ def test_the_matrices_that_solvers_are_tried_on_have_the_eigenvalues_that_are_kn
 
 def test_two_stages_fit_for_every_size(monkeypatch):
     monkeypatch.setattr(band, "shared_memory", lambda index: 232448)
-    monkeypatch.setattr(band, "_tried", lambda index, how: None)
+    monkeypatch.setattr(band, "_trial_problem", lambda index, how: None)
     for n in range(band.SMALLEST, band.LARGEST + 1):
-        how = band.variant(n)
+        how = band.best_variant(n)
         assert n <= how.largest
         assert how.threads % 32 == how.chase_threads % 32 == 0
         assert how.threads * how.min_blocks * 128 <= 65536
         assert how.min_blocks * (how.shared(n) + 1024) <= 228 * 1024
         assert how.chase_blocks * (how.chase_shared(n) + 1024) <= 228 * 1024
         assert band.usable(0, n) is None
-    assert "193 to 1024 rows" in str(band.usable(0, 192))
-    assert "193 to 1024 rows" in str(band.usable(0, 1025))
+    assert "supports 193 to 1024" in str(band.usable(0, 192))
+    assert "supports 193 to 1024" in str(band.usable(0, 1025))
     monkeypatch.setattr(band, "shared_memory", lambda index: 99 * 1024)
     assert band.usable(0, 450) is None
     assert "do not fit" in str(band.usable(0, 512))
@@ -143,7 +143,9 @@ def test_which_entropies_are_made_of_determinants(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(determinants, "shared_memory", lambda index: 232448)
     monkeypatch.setattr(
-        determinants, "_tried", lambda index, how: "no driver" if how.largest > 256 else None
+        determinants,
+        "_trial_problem",
+        lambda index, how: "no driver" if how.largest > 256 else None,
     )
     monkeypatch.setattr(
         determinants, "entropy", lambda m, how, o: made.append((m.shape[-1], o)) or "made"
@@ -166,26 +168,26 @@ def test_which_entropies_are_made_of_determinants(monkeypatch):
 
 def test_small_matrices_have_a_kernel_that_holds_them():
     for n in range(1, small.LARGEST + 1):
-        how = small.variant(n)
+        how = small.best_variant(n)
         assert n <= how.largest
         assert f"#define TILES {how.tiles}\n" in how.source
         assert how.threads * how.min_blocks * 32 <= 65536
-    assert "up to 192 rows" in str(small.usable(0, small.LARGEST + 1))
+    assert "at most 192" in str(small.usable(0, small.LARGEST + 1))
 
 
 def test_a_kernel_that_cannot_be_compiled_or_is_wrong_is_not_used(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     monkeypatch.setattr(pieces, "side_stream", lambda device: None)
     for found, reason in (
-        (torch.zeros(3, 125), "missed a known answer by 3.0e"),
+        (torch.zeros(3, 125), "its error on a known answer is 3.0e"),
         (None, "no driver"),
     ):
 
-        def solved(matrices, how, found=found):
+        def solved(matrices, variant, found=found):
             if found is None:
                 raise UnusableError("no driver")
             return found
 
         monkeypatch.setattr(small, "eigvalsh", solved)
-        small._tried.cache_clear()
+        small._trial_problem.cache_clear()
         assert reason in str(small.usable(0, 128))

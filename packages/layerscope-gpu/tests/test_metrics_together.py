@@ -10,7 +10,7 @@ import torch
 from layerscope.metrics import Options, SiteVectors, estimate_vectors, get_metric, metrics
 from layerscope_gpu.measuring import estimate_sites
 from layerscope_gpu.metrics import lidar, pooled, rounding
-from layerscope_gpu.whitening import others
+from layerscope_gpu.whitening import complements
 
 WIDTH = 24
 OF_VECTORS = [metric for metric in metrics().values() if metric.info.level != "tokens"]
@@ -101,6 +101,6 @@ def test_every_sample_is_in_one_fold(n: int) -> None:
         assert sorted(torch.cat([part.flatten() for part in folds]).tolist()) == list(range(n))
         for part in folds:
             assert (part % size == part[:, :1]).all()
-            rest = others(part, n)
+            rest = complements(part, n)
             for inside, left in zip(part, rest, strict=True):
                 assert sorted([*inside.tolist(), *left.tolist()]) == list(range(n))

@@ -43,7 +43,7 @@ def test_more_tokens_than_dimensions_at_once(
     used = []
 
     def centered(
-        given: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held
+        given: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.NormCache
     ) -> normed.CenteredStates:
         used.append(given.shape)
         return normed._centered(given, mask, norm, "none")
@@ -67,12 +67,12 @@ def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> N
     plain, used = [], []
 
     def means(
-        states: Tensor, mask: Tensor | None, norm: nn.Module, held: normed.Held
+        states: Tensor, mask: Tensor | None, norm: nn.Module, held: normed.NormCache
     ) -> Tensor | None:
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)
-        return normed._means(states, mask, norm, kind, held=held)
+        return normed._means(states, mask, norm, kind, norm_cache=held)
 
     for on in (False, True):
         if on:
@@ -97,12 +97,12 @@ def test_a_reducer_measures_tokens_at_once(
     kept, used = [], []
 
     def found(
-        states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held
+        states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.NormCache
     ) -> normed.CenteredStates:
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)
-        return normed._centered(states, mask, norm, kind, held=held)
+        return normed._centered(states, mask, norm, kind, norm_cache=held)
 
     for on in (False, True):
         if on:

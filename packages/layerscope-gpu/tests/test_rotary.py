@@ -184,9 +184,9 @@ def test_a_model_that_needs_its_queries_as_they_were_is_found_out(
 
 def test_queries_that_share_numbers_are_not_turned_in_place() -> None:
     q, k, _, _ = given(torch.bfloat16, 48)
-    assert rotary._apart(q, k)
-    assert not rotary._apart(q, k[:1].expand(2, -1, -1, -1))
-    assert not rotary._apart(q, q)
+    assert rotary._do_not_overlap(q, k)
+    assert not rotary._do_not_overlap(q, k[:1].expand(2, -1, -1, -1))
+    assert not rotary._do_not_overlap(q, q)
 
 
 def test_gradients_take_the_models_own_way() -> None:

@@ -67,7 +67,7 @@ def test_in_two_stages_with_many_sweeps_at_once():
 
 def test_in_two_stages_by_several_warps():
     how = band.BandVariant(64, 1, 2, chase_threads=64, chase_blocks=1)
-    assert_numpy(lambda given: band.eigvalsh(given[:1], how=how), 110)
+    assert_numpy(lambda given: band.eigvalsh(given[:1], variant=how), 110)
 
 
 def test_the_first_stage_keeps_eigenvalues_in_a_band():

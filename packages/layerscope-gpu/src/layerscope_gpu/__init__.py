@@ -1,9 +1,9 @@
 """CUDA kernels for PyTorch that need no compiler installed: batched symmetric eigenvalues, token
 statistics, fused model passes.
 
-Every kernel is compiled by NVRTC (which torch's wheels bring) and tried on a known answer before it
-is used. Importing this needs only torch, numpy and the standard library; what encodes, prepares and
-scores for layerscope imports layerscope when it is called.
+NVRTC, which torch's wheels bring, compiles every kernel, and the kernel is tested on a known answer
+before its first use. Importing this package needs only torch, numpy and the standard library. The
+functions that encode, measure and score for layerscope import layerscope when they are called.
 """
 
 from importlib import import_module
@@ -21,8 +21,8 @@ from layerscope_gpu.eigenvalues import (
 from layerscope_gpu.passes import fast_passes, find_shortcuts
 
 INTERFACE = 8
-"""Rises when a function that layerscope calls is added, taken away or changed; layerscope refuses
-another than its own."""
+"""The version of the functions that layerscope calls. It rises when one of them is added, removed or
+changed; layerscope accepts only the version that it was written for."""
 
 __all__ = [
     "INTERFACE",
@@ -49,11 +49,11 @@ __all__ = [
 
 
 def reduction() -> type[Any]:
-    """Return layerscope's reduction of a batch on a GPU."""
+    """Return the class that reduces a batch's states on a GPU."""
     return import_module("layerscope_gpu.reducing").DeviceReduction
 
 
-_OF_LAYERSCOPE = {
+_IMPORTED_LATER = {
     "compile_for_profile": "encoding",
     "encode_in_memory": "encoding",
     "encode_shards": "encoding",
@@ -62,6 +62,6 @@ _OF_LAYERSCOPE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_LAYERSCOPE:
-        return getattr(import_module(f"layerscope_gpu.{_OF_LAYERSCOPE[name]}"), name)
+    if name in _IMPORTED_LATER:
+        return getattr(import_module(f"layerscope_gpu.{_IMPORTED_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

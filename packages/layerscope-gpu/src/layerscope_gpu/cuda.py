@@ -1,8 +1,7 @@
-"""CUDA kernels and libraries without a compiler: found beside torch, compiled by NVRTC, called
-through ctypes.
+"""Compile CUDA kernels by NVRTC, cache and launch them, and load CUDA libraries through ctypes.
 
-Kernels are compiled once per machine, cached, and launched on torch's stream. The source at the end
-is shared by several kernels.
+No compiler is needed: NVRTC is a library beside torch. A kernel is compiled once per machine and
+launched on torch's stream. Several kernels share the CUDA source at the end of this file.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import ctypes
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
@@ -24,17 +23,19 @@ from torch import Tensor
 
 
 class UnusableError(RuntimeError):
-    """A library or a kernel cannot be used here; the next solver takes its place."""
+    """A library or a kernel cannot be used on this machine; the next solver takes its place."""
 
 
 FAILURES = (UnusableError, OSError, AttributeError, RuntimeError, TypeError, ValueError)
-"""What a kernel or a library raises that cannot be used on a machine."""
+"""Exceptions that mean that a kernel or a library cannot be used on this machine."""
 
 
 @cache
 def load_library(name: str) -> ctypes.CDLL:
-    """A shared library such as `libcusolver.so`, whatever its version: from torch's own packages,
-    else the system's."""
+    """Load a shared library such as `libcusolver.so` in any version.
+
+    The library in torch's packages comes first, the system's second.
+    """
     site = Path(torch.__file__).resolve().parent.parent
     folders = [*site.glob("nvidia/*/lib"), site / "torch" / "lib"]
     files = sorted(
@@ -42,12 +43,8 @@ def load_library(name: str) -> ctypes.CDLL:
         key=lambda f: f.name,
         reverse=True,
     )
-    tried = [
-        *(str(file) for file in files),
-        *(f"{name}.{version}" for version in (13, 12, 11, 1)),
-        name,
-    ]
-    for candidate in tried:
+    names = [*map(str, files), *(f"{name}.{version}" for version in (13, 12, 11, 1)), name]
+    for candidate in names:
         try:
             return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
         except OSError:
@@ -56,30 +53,32 @@ def load_library(name: str) -> ctypes.CDLL:
 
 
 def stream_of(device: torch.device) -> ctypes.c_void_p:
-    """torch's current stream on a device, as the libraries take it."""
+    """Return torch's current stream on a device as an argument for a CUDA library."""
     return ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
 
 
-_DIGEST = 32  # bytes in front of what is kept
+_DIGEST = 32  # bytes of the checksum in front of cached code
 
-
-_ahead: dict[tuple[str, str], Future[bytes]] = {}  # compiled in the background, or being so
-_found: set[tuple[str, str]] = set()  # in the cache
+# keyed by source and architecture
+_compiling: dict[tuple[str, str], Future[bytes]] = {}
+_in_cache: set[tuple[str, str]] = set()
 
 
 def compile_ahead(sources: Iterable[str], architecture: str) -> None:
-    """Start compiling what will be needed and is not cached: one kernel after the other would take
-    seconds."""
-    asked = [(source, architecture) for source in dict.fromkeys(sources)]
-    unknown = [one for one in asked if one not in _ahead and one not in _found]
-    missing = [one for one in unknown if _cached(_file(*one)) is None]
-    _found.update(set(unknown) - set(missing))
+    """Start compiling the kernels that are not cached, in parallel background threads.
+
+    Compiling them one after the other takes seconds.
+    """
+    keys = [(source, architecture) for source in dict.fromkeys(sources)]
+    unknown = [key for key in keys if key not in _compiling and key not in _in_cache]
+    missing = [key for key in unknown if _read_cache(_cache_file(*key)) is None]
+    _in_cache.update(set(unknown).difference(missing))
     if missing:
         pool = ThreadPoolExecutor(
             min(len(missing), os.cpu_count() or 1), thread_name_prefix="layerscope-compiling"
         )
-        for one in missing:
-            _ahead[one] = pool.submit(_make, *one)
+        for key in missing:
+            _compiling[key] = pool.submit(_compile_and_cache, *key)
         pool.shutdown(wait=False)
 
 
@@ -91,29 +90,29 @@ def architecture_of(index: int) -> str:
 
 @cache
 def compiled(source: str, architecture: str) -> bytes:
-    """The code for an architecture such as `sm_90`. A second process reads it from the cache:
-    compiling takes seconds."""
-    waiting = _ahead.get((source, architecture))
-    if waiting is not None:
-        return waiting.result()
-    cached = _cached(_file(source, architecture))
-    return _make(source, architecture) if cached is None else cached
+    """Return a kernel's code for an architecture such as `sm_90`, from the cache if it is there."""
+    running = _compiling.get((source, architecture))
+    if running is not None:
+        return running.result()
+    cached = _read_cache(_cache_file(source, architecture))
+    return _compile_and_cache(source, architecture) if cached is None else cached
 
 
-def _make(source: str, architecture: str) -> bytes:
+def _compile_and_cache(source: str, architecture: str) -> bytes:
     code = _compile(source, architecture)
-    with suppress(OSError):  # a cache that cannot be written to costs time, nothing else
-        _keep(_file(source, architecture), code)
+    with suppress(OSError):  # without a cache the kernel is compiled again next time
+        _write_cache(_cache_file(source, architecture), code)
     return code
 
 
 def cache_folder() -> Path:
-    """For compiled kernels: `$LAYERSCOPE_CACHE/kernels`, or `layerscope/kernels` in
-    `$XDG_CACHE_HOME` or `~/.cache`."""
-    own, base = os.environ.get("LAYERSCOPE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    """Return the folder of compiled kernels: `$LAYERSCOPE_CACHE/kernels`, or `layerscope/kernels`
+    in `$XDG_CACHE_HOME` or `~/.cache`."""
+    cache = os.environ.get("LAYERSCOPE_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME")
     try:
-        if own:
-            return Path(own).expanduser() / "kernels"
+        if cache:
+            return Path(cache).expanduser() / "kernels"
         return (Path(base) if base else Path.home() / ".cache") / "layerscope" / "kernels"
     except RuntimeError as error:  # a container's user without a name and without HOME
         raise UnusableError(
@@ -121,23 +120,24 @@ def cache_folder() -> Path:
         ) from error
 
 
-def _file(source: str, architecture: str) -> Path:
-    named = "\0".join([_version(), architecture, source])
-    return cache_folder() / f"{hashlib.sha256(named.encode()).hexdigest()}.cubin"
+def _cache_file(source: str, architecture: str) -> Path:
+    key = "\0".join([_nvrtc_version(), architecture, source])
+    return cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
 
 
-def _cached(file: Path) -> bytes | None:
-    """The code in a cached file; None if the file is missing or damaged."""
+def _read_cache(file: Path) -> bytes | None:
+    """Return the code in a cached file; None if the file is missing or damaged."""
     try:
         content = file.read_bytes()
     except OSError:
         return None
-    digest, code = content[:_DIGEST], content[_DIGEST:]
+    digest = content[:_DIGEST]
+    code = content[_DIGEST:]
     return code if code and hashlib.sha256(code).digest() == digest else None
 
 
-def _keep(file: Path, code: bytes) -> None:
-    """Write under another name, then rename: readers see a complete file or none."""
+def _write_cache(file: Path, code: bytes) -> None:
+    """Write under a temporary name, then rename: readers see a complete file or none."""
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=file.parent)
     try:
@@ -149,8 +149,9 @@ def _keep(file: Path, code: bytes) -> None:
         raise
 
 
-def _version() -> str:
-    major, minor = c_int(), c_int()
+def _nvrtc_version() -> str:
+    major = c_int()
+    minor = c_int()
     if load_library("libnvrtc.so").nvrtcVersion(byref(major), byref(minor)) != 0:
         raise UnusableError("nvrtcVersion failed")
     return f"{major.value}.{minor.value}"
@@ -167,7 +168,8 @@ def _compile(source: str, architecture: str) -> bytes:
     ):
         raise UnusableError("nvrtcCreateProgram failed")
     options = (c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
-    status, size = nvrtc.nvrtcCompileProgram(program, 2, options), c_size_t()
+    status = nvrtc.nvrtcCompileProgram(program, 2, options)
+    size = c_size_t()
     if status != 0:
         nvrtc.nvrtcGetProgramLogSize(program, byref(size))
         log = ctypes.create_string_buffer(size.value)
@@ -200,13 +202,18 @@ def _module(source: str, index: int) -> tuple[c_void_p, bytes]:
     return module, code
 
 
+def define(macros: Mapping[str, int]) -> str:
+    """Return lines that define the macros of a kernel's source."""
+    return "".join(f"#define {name} {value}\n" for name, value in macros.items())
+
+
 def multiprocessors(device: torch.device) -> int:
     """Return the number of multiprocessors of a GPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def shared_memory(index: int) -> int:
-    """Bytes of shared memory that one block may use on a device."""
+    """Return the bytes of shared memory that one block may use on a device."""
     properties = torch.cuda.get_device_properties(index)
     return int(getattr(properties, "shared_memory_per_block_optin", 48 * 1024))
 
@@ -229,21 +236,24 @@ def _function(source: str, name: str, index: int) -> c_void_p:
 def launch(
     source: str, name: str, blocks: int, threads: int, shared: int, arguments: list[Tensor | int]
 ) -> None:
-    """Run a kernel on the current stream of the tensors' device: `blocks` × `threads`, with
-    `shared` bytes of shared memory."""
+    """Run a kernel on the current stream of the tensors' device.
+
+    There are `blocks` × `threads` threads, and `shared` bytes of shared memory for each block.
+    """
     index = next(a.device.index for a in arguments if isinstance(a, Tensor))
     assert index is not None
     if torch.cuda.current_device() != index:
         with torch.cuda.device(index):
             launch(source, name, blocks, threads, shared, arguments)
         return
-    # Called tens of thousands of times per profile, while the GPU may wait: no object for every
-    # argument. A kernel reads as many of the eight bytes as its parameter has, the lowest first.
+    # This runs tens of thousands of times per profile, while the GPU may wait, so arguments share
+    # one array. A kernel reads as many of the eight bytes as its parameter has, the lowest first.
     count = len(arguments)
     values = (c_uint64 * count)(*[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments])
-    at = addressof(values)
-    pointers = (c_uint64 * count)(*range(at, at + 8 * count, 8))
-    function, stream = _function(source, name, index), _raw_stream(index)
+    start = addressof(values)
+    pointers = (c_uint64 * count)(*range(start, start + 8 * count, 8))
+    function = _function(source, name, index)
+    stream = _raw_stream(index)
     status = _launcher()(
         function, blocks, 1, 1, threads, 1, 1, shared, stream, addressof(pointers), None
     )
@@ -253,21 +263,23 @@ def launch(
 
 @cache
 def _launcher() -> Callable[..., int]:
-    """The driver's own function, told once what it takes."""
+    """Return the driver's launch function with the types of its arguments."""
     function = load_library("libcuda.so").cuLaunchKernel
     function.argtypes = [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p]
     return function
 
 
 def _raw_stream(index: int) -> int:
-    """torch's current stream on a device, as a number: through what compiled code uses, where this
-    torch has it."""
+    """Return torch's current stream on a device as a number.
+
+    The private function, which torch's compiled code calls, takes less time.
+    """
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(raw(index)) if raw is not None else int(torch.cuda.current_stream(index).cuda_stream)
 
 
 def tried_once(trial: Callable[..., bool]) -> Callable[..., bool]:
-    """Decorate a trial of a kernel: it runs once for each arguments, and gives False if it fails."""
+    """Decorate a kernel's trial: run it once for equal arguments, and return False if it fails."""
 
     @cache
     def usable(*arguments: Any) -> bool:
@@ -279,7 +291,7 @@ def tried_once(trial: Callable[..., bool]) -> Callable[..., bool]:
     return usable
 
 
-# sums over the 32 threads of a warp, in each of them
+# the sum over the 32 threads of a warp, returned to each of them
 WARP_SUM = r"""
 template <typename T>
 __device__ __forceinline__ T warp_sum(T x) {
@@ -288,12 +300,12 @@ __device__ __forceinline__ T warp_sum(T x) {
 }
 """
 
-# half-precision numbers as their bits: `half` says float16, otherwise they are bfloat16
+# half-precision numbers as bits: float16 if `half`, else bfloat16
 HALVES = r"""
 typedef unsigned short u16;
 
 __device__ __forceinline__ float widened(u16 x, int half) {
-  if (!half) return __uint_as_float(((unsigned int)x) << 16);  // bfloat16: the upper half of a float
+  if (!half) return __uint_as_float(((unsigned)x) << 16);  // bfloat16: a float's upper half
   float f;
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));
   return f;
@@ -312,18 +324,22 @@ __device__ __forceinline__ u16 rounded(float x, int half) {
   return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// two numbers, rounded, side by side: for bfloat16 in one instruction instead of a dozen
+// two rounded numbers side by side: for bfloat16 in one instruction instead of a dozen
 __device__ __forceinline__ unsigned paired(float low, float high, int half) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  unsigned both;
+  unsigned pair;
   if (!half) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
   }
 #endif
   return rounded(low, half) | (unsigned)rounded(high, half) << 16;
 }
 
-__device__ __forceinline__ float low(unsigned both, int half) { return widened((u16)both, half); }
-__device__ __forceinline__ float high(unsigned both, int half) { return widened((u16)(both >> 16), half); }
+__device__ __forceinline__ float low(unsigned pair, int half) {
+  return widened((u16)pair, half);
+}
+__device__ __forceinline__ float high(unsigned pair, int half) {
+  return widened((u16)(pair >> 16), half);
+}
 """

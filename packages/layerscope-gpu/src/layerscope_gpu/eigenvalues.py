@@ -39,16 +39,16 @@ def solvers_used(index: int) -> str:
 def kernel_source(n: int) -> str | None:
     """Return the source of the kernel for float32 matrices of n rows, None if there is none."""
     if n <= small.LARGEST:
-        return small.variant(n).source
+        return small.best_variant(n).source
     if n <= band.LARGEST:
-        return band.variant(n).source
+        return band.best_variant(n).source
     return None
 
 
 def entropy_source(n: int) -> str | None:
     """Return the source of the kernels of `exact_entropy` for n rows, None if there are none."""
     if band.SMALLEST <= n <= band.LARGEST:
-        return determinants.source(band.variant(n))
+        return determinants.source(band.best_variant(n))
     return kernel_source(n)
 
 
@@ -61,11 +61,12 @@ def exact_entropy(matrices: Tensor, overwrite: bool = False) -> Tensor | None:
     """
     if not _goes_to_kernel(matrices):
         return None
-    n, index = matrices.shape[-1], matrices.device.index
+    n = matrices.shape[-1]
+    index = matrices.device.index
     if determinants.usable(index, n) is not None:
         return None
     _used.setdefault(index, set()).add(_DETERMINANTS)
-    return determinants.entropy(matrices, band.variant(n), overwrite)
+    return determinants.entropy(matrices, band.best_variant(n), overwrite)
 
 
 def _goes_to_kernel(matrices: Tensor) -> bool:
@@ -92,7 +93,8 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
 
 
 def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
-    index, n = flat.device.index, flat.shape[-1]
+    index = flat.device.index
+    n = flat.shape[-1]
     used = _used.setdefault(index, set())
     if flat.dtype == torch.float32 and small.usable(index, n) is None:
         used.add(_REGISTERS)

@@ -1,5 +1,5 @@
-"""The forward passes of a profile on a GPU: items and views are read while others are run, so that
-the GPU waits for neither."""
+"""Run the forward passes of a profile on a GPU while the next items and views are read, so that the
+GPU does not wait for them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,13 @@ from layerscope_gpu.tokens import gram
 from layerscope_gpu.tokens.normed import KERNELS, source_for
 from layerscope_gpu.transfers import Sent
 
-MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
+MOST_PENDING = 8  # shards whose items are run before their views have been made
 
 
 def compile_for_profile(task: ProfileTask) -> None:
-    """Start compiling the kernels that a profile needs on this GPU, where a machine has none of
-    them yet.
+    """Start compiling the kernels that a profile needs on this GPU and that are not cached.
 
-    One after the other they would take seconds. Where they cannot be compiled, they are not used.
+    Compiling them one after the other takes seconds. Kernels that cannot be compiled are not used.
     """
     model = task.model
     options = task.config.options
@@ -69,7 +68,7 @@ def compile_for_profile(task: ProfileTask) -> None:
 def reading_kernels(width: int, dtype: torch.dtype) -> list[str]:
     """Return the sources of the kernels that run a model of this width and type and reduce its
     states."""
-    if dtype.itemsize != 2:  # passes in single precision are left as they are
+    if dtype.itemsize != 2:  # other kernels support only half precision
         return [gram.SOURCE]
     of_passes = [activations.SOURCE, rotary.source(dtype), norms.source(width, dtype)]
     return [*of_passes, *(source_for(name, width, dtype) for name in KERNELS), gram.SOURCE]
@@ -82,8 +81,7 @@ def encode_shards(
     store: Callable[[EncodedShard], None],
     bar: Progress,
 ) -> int:
-    """Encode shards, each of which is stored while the next is computed; return how many views were
-    empty."""
+    """Encode shards, storing each while the next is computed; return the number of empty views."""
     compile_for_profile(task)
     with ExitStack() as stack:
         reducer = stack.enter_context(make_reducer(task.model, task.sites, task.config))
@@ -105,8 +103,8 @@ def encode_shards(
 
 
 def encode_in_memory(task: ProfileTask, bar: Progress) -> EncodedItems:
-    """Plan and encode items whose shards stay in memory. The first are run while the others are
-    still looked at."""
+    """Plan and encode items whose shards stay in memory; the first items are run while the others
+    are tokenized."""
     model = task.model
     config = task.config
     reader = task.reader
@@ -118,10 +116,9 @@ def encode_in_memory(task: ProfileTask, bar: Progress) -> EncodedItems:
         planner = stack.enter_context(
             EarlyPlanner(reader, task.shard_size, early=not inside, per_batch=task.items_per_batch)
         )
-        # after the first items have been tokenized, which a dozen processes that start up would
-        # hold up
+        # after the first items have been tokenized, since a dozen starting processes delay that
         reader.start_views(config.view_settings, len(task.items))
-        if inside:  # before there are other hooks
+        if inside:  # before other hooks are added
             error = residual_error(task, planner.plan())
         reducer = stack.enter_context(make_reducer(model, task.sites, config))
         encoder = DeviceEncoder(reader, model, reducer, config, task.batch_size, on_device=True)
@@ -131,8 +128,7 @@ def encode_in_memory(task: ProfileTask, bar: Progress) -> EncodedItems:
         pending.extend(
             encoder.run_items_of(plan, plan.shards[:early], lambda n: None, planner.start)
         )
-        # after the GPU has been given its first work: a thread that readies views would hold that
-        # up
+        # after the GPU's first work is queued, since a thread that reads views delays that
         prefetcher = encoder.prefetcher = stack.enter_context(
             Prefetcher(reader, plan, plan.shards, config.view_settings)
         )
@@ -146,7 +142,7 @@ def encode_in_memory(task: ProfileTask, bar: Progress) -> EncodedItems:
         return torch.cat([shard.pooled[site] for shard in encoded])
 
     def read_numbers() -> Numbers:
-        # The host waits for the GPU's last passes now.
+        # the host waits here for the GPU's last passes
         shards = [*encoded[:-1], finish_last()]
         return {
             field: np.concatenate([shard.numbers[field] for shard in shards], axis=1)
@@ -171,20 +167,19 @@ def _run_in_memory(
     pending: deque[PendingShard],
     bar: Progress,
 ) -> tuple[list[EncodedShard], Callable[[], EncodedShard]]:
-    """Run every shard of a plan, some of which are pending. A GPU that would wait for views gets
-    the next items instead.
+    """Run every shard of a plan, of which some are pending; return the shards and a function that
+    finishes the last.
 
-    Return the shards. Of the last one the GPU is still at work; the function waits for it, checks
-    it, and returns it with its numbers.
-
-    Which items share a batch does not depend on how long views take.
+    While views are not ready, the GPU runs the next items instead. It may still work on the last
+    shard; the function waits for that shard, checks it and returns it with its numbers. Which items
+    share a batch does not depend on the time that views take.
     """
     views = encoder.config.n_views
     queued = deque[QueuedShard]()
     encoded: list[EncodedShard] = []
-    left = plan.shards[len(pending) :]
+    remaining = plan.shards[len(pending) :]
     at_once = MOST_PENDING if views else 1
-    waiting = deque(left[i : i + at_once] for i in range(0, len(left), at_once))
+    waiting = deque(remaining[i : i + at_once] for i in range(0, len(remaining), at_once))
     while waiting or pending or queued:
         if pending and (
             not views
@@ -197,11 +192,12 @@ def _run_in_memory(
                 encoder.run_views_of(shard, bar.advance)
             queued.append(encoder.queue(shard))
             if not waiting and not pending:
-                prefetcher.reader.stop_views()  # all have been read: while a GPU still works, this costs no time
+                # all views have been read; this costs no time while the GPU still works
+                prefetcher.reader.stop_views()
         elif waiting:
             pending.extend(encoder.run_items_of(plan, waiting.popleft(), bar.advance))
-        # the host waits for a shard while another one's passes are queued; for the last one when it
-        # has queued the metrics
+        # The host waits for a shard while the next one's passes are queued. It waits for the last
+        # shard after it has queued the metrics.
         while len(queued) > 1:
             encoded.append(encoder.finish(queued.popleft()))
         if queued and not waiting and not pending:
@@ -215,10 +211,11 @@ def _run_in_memory(
 def write_behind(
     store: Callable[[EncodedShard], None],
 ) -> Iterator[Callable[[EncodedShard], None]]:
-    """Store shards while the next is computed: a GPU does not wait for the disk.
+    """Yield a function that stores a shard in the background, so that the GPU does not wait for the
+    disk.
 
-    One shard at most is being written; an error in writing it is raised by the next call, or at the
-    end.
+    At most one shard is written at a time. The next call, or the end of the context, raises an error
+    in writing it.
     """
     last: Future[None] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="layerscope-writing") as thread:
@@ -236,8 +233,7 @@ def write_behind(
 
 @dataclass
 class PendingShard:
-    """A shard whose items have been run: its passes are queued, and the host has not waited for
-    them yet."""
+    """A shard whose items' passes are queued; the host has not yet waited for them."""
 
     shard: np.ndarray
     rows: Sequence[Row]
@@ -247,8 +243,7 @@ class PendingShard:
 
 @dataclass
 class QueuedShard:
-    """A shard whose passes are all queued, with what the host will read of it when they are
-    done."""
+    """A shard whose passes are all queued, with the tensors that the host will read."""
 
     pending: PendingShard
     finite: Sent
@@ -257,21 +252,24 @@ class QueuedShard:
 
 
 class DeviceEncoder(ShardEncoder):
-    """Runs shards while others are read: the host waits for one while the next one's passes are
-    queued (`run_items_of`, `run_views_of`, `queue`, `finish`). With `on_device` the vectors stay on
-    the device for good."""
+    """Runs shards while others are read, in the steps `run_items_of`, `run_views_of`, `queue` and
+    `finish`.
+
+    The host waits for a shard while the passes of the next are queued. With `on_device` the vectors
+    stay on the device.
+    """
 
     def __init__(
-        self, *given: Any, on_device: bool = False, prefetcher: Prefetcher | None = None
+        self, *arguments: Any, on_device: bool = False, prefetcher: Prefetcher | None = None
     ) -> None:
-        super().__init__(*given)
+        super().__init__(*arguments)
         self.on_device = on_device
         self.prefetcher = prefetcher
 
     def run_ahead(
         self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]
     ) -> QueuedShard:
-        """Queue one shard's items and their views, which are read ahead."""
+        """Queue the passes of one shard's items and views."""
         pending = self.run_items_of(plan, [shard], advance)[0]
         if self.config.n_views:
             self.run_views_of(pending, advance)
@@ -284,43 +282,38 @@ class DeviceEncoder(ShardEncoder):
         advance: Callable[[int], None],
         on_batch: Callable[[], None] = lambda: None,
     ) -> list[PendingShard]:
-        """Run the items of several shards, in common batches: a GPU does a small one in less time
-        than the host takes for it.
-
-        `on_batch()` is called before a batch is run.
-        """
+        """Run the items of several shards in common batches, since a GPU takes less time for a
+        small batch than the host; call `on_batch()` before each."""
         pending = [
             PendingShard(shard, self._rows(plan, shard), *self.make_room(len(shard)))
             for shard in shards
         ]
-        wanted = self.config.needs("tokens")
-        # by item: which shard it is in, and its place there
-        places = [(one, i) for one in pending for i in range(len(one.rows))]
+        with_tokens = self.config.needs("tokens")
+        # the shard of each item, and its place there
+        places = [(target, i) for target in pending for i in range(len(target.rows))]
 
         def keep_items(numbers: list[int], batch: Batch) -> None:
             on_batch()
-            reduced = self.reducer.reduce(batch, self.model.run, wanted)
-            for one in pending:
-                here = [
+            reduced = self.reducer.reduce(batch, self.model.run, with_tokens)
+            for target in pending:
+                in_batch = [
                     (k, places[number][1])
                     for k, number in enumerate(numbers)
-                    if places[number][0] is one
+                    if places[number][0] is target
                 ]
-                if not here:
+                if not in_batch:
                     continue
-                device = one.pooled.device
-                where = index_on([i for _, i in here], device)
-                some = (
-                    slice(None)
-                    if len(here) == len(numbers)
-                    else index_on([k for k, _ in here], device)
-                )
-                one.pooled[:, where, 0] = reduced.pooled.to(device)[:, some]
-                if one.values is not None and reduced.tokens is not None:
-                    one.values[:, :, where] = reduced.tokens.to(device)[:, :, some]
+                device = target.pooled.device
+                rows = index_on([i for _, i in in_batch], device)
+                columns: Tensor | slice = slice(None)
+                if len(in_batch) < len(numbers):
+                    columns = index_on([k for k, _ in in_batch], device)
+                target.pooled[:, rows, 0] = reduced.pooled.to(device)[:, columns]
+                if target.values is not None and reduced.tokens is not None:
+                    target.values[:, :, rows] = reduced.tokens.to(device)[:, :, columns]
             advance(len(numbers))
 
-        self.runner.run([row for one in pending for row in one.rows], keep_items)
+        self.runner.run([row for target in pending for row in target.rows], keep_items)
         return pending
 
     def _rows(self, plan: Plan, shard: np.ndarray) -> Sequence[Row]:
@@ -334,68 +327,68 @@ class DeviceEncoder(ShardEncoder):
         self.run_views(self.prefetcher.views(pending.shard), pending.pooled, advance)
 
     def queue(self, pending: PendingShard) -> QueuedShard:
-        """Have the device check its results and send the host what it needs of them; nothing
-        waits."""
+        """Queue the check of a shard's results and their copy to the host, without waiting."""
         finite = torch.isfinite(pending.pooled).all()
         values = None if pending.values is None else Sent(pending.values)
         pooled = None if self.on_device else Sent(pending.pooled)
         return QueuedShard(pending, Sent(finite), values, pooled)
 
     def finish(self, queued: QueuedShard) -> EncodedShard:
-        """Wait for a shard and check it."""
+        """Wait for a shard, check it and return it."""
         pooled = queued.pending.pooled
         if not bool(queued.finite.get()):
-            self.reducer.check(pooled)  # which finds the site and raises
+            self.reducer.check(pooled)  # raises and names the site
         numbers = {} if queued.values is None else self.named(queued.values.get())
         rows = pooled if queued.pooled is None else queued.pooled.get().numpy()
         return EncodedShard(queued.pending.shard, rows, numbers)
 
 
-# What is run first, while the other items are looked at: a GPU has to do longer than the host takes
-# to give it the work and go on. With views it is twice as much: the host starts the processes that
-# make them, too.
+# Size of the first shard, which is run while the other items are tokenized. It keeps the GPU busy
+# while the host queues more work. With views it is twice as large, since the host also starts the
+# processes that make them.
 _FIRST_TOKENS = 33792
 _FIRST_ITEMS = (16, 264)  # at least, at most
-_FIRST_SHARE = (
-    8  # at least an eighth of the items: to look at the others takes longer the more there are
-)
-# Batches of views in the first shards: a GPU runs those of one shard while those of the next are
-# made, which takes hardly less.
+_FIRST_SHARE = 8  # at least an eighth of the items: tokenizing takes longer the more there are
+# Batches of views in the first shards. The GPU runs the views of one shard while those of the next
+# are made, which takes nearly as long.
 _FIRST_VIEWS = (1, 2, 2, 3, 4)
-_MOST_IN_FIRST = 40  # items of the first: a GPU has nothing to do until their views are made
+_MOST_IN_FIRST = 40  # items of the first: the GPU is idle until their views are made
 
 
-def _first_shards(first: Part, per_batch: int, shard_size: int) -> list[np.ndarray]:
-    """The items that are run first: one shard, or with views (`per_batch` items a batch) small ones
-    and the others."""
-    some = first.numbers[first.lengths > 0]
+def _first_shards(survey: Part, per_batch: int, shard_size: int) -> list[np.ndarray]:
+    """Return the shards that are run first: one, or several smaller ones if there are views.
+
+    `per_batch` is the number of items whose views fill a batch, 0 without views.
+    """
+    numbers = survey.numbers[survey.lengths > 0]
     shards = []
     for size in (batches * min(per_batch, _MOST_IN_FIRST) for batches in _FIRST_VIEWS if per_batch):
-        if len(some) > size < shard_size:
-            shards.append(some[:size])
-            some = some[size:]
-    return [*shards, *(some[i : i + shard_size] for i in range(0, len(some), shard_size))]
+        if len(numbers) > size < shard_size:
+            shards.append(numbers[:size])
+            numbers = numbers[size:]
+    return [*shards, *(numbers[i : i + shard_size] for i in range(0, len(numbers), shard_size))]
 
 
 def _largest(reader: ItemReader, count: int) -> np.ndarray | None:
-    """The texts with the most characters; among equals, by what they say. None for other items."""
+    """Return the longest texts, in the order of their lengths and then of their characters; None
+    for other items."""
     texts = getattr(reader, "texts", None)
     if texts is None:
         return None
     sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    least = np.partition(sizes, -count)[-count]
-    some = np.flatnonzero(sizes >= least).tolist()
-    return np.array(sorted(some, key=lambda i: (-len(texts[i]), texts[i]))[:count])
+    threshold = np.partition(sizes, -count)[-count]
+    candidates = np.flatnonzero(sizes >= threshold).tolist()
+    return np.array(sorted(candidates, key=lambda i: (-len(texts[i]), texts[i]))[:count])
 
 
 class EarlyPlanner:
-    """A plan that is made while its first shard is run: a GPU does not wait until all items have
-    been looked at. A context.
+    """Makes a plan while its first shard is run, so that the GPU need not wait until all items are
+    tokenized. Use it as a context.
 
-    For runs whose shards stay in memory; what a folder holds of a run is told by the numbers of
-    shards, so its plan is made whole. The first shard holds the largest items: memory that does not
-    suffice is found out at once, and which items they are does not depend on their order. With
-    views, `per_batch` says of how many items these fill a batch.
+    It serves runs whose shards stay in memory. Run folders identify shards by number, so their plan
+    must be complete first. The first shard holds the largest items. It shows at once if memory is
+    short, and its items do not depend on their order. `per_batch` is the number of items whose
+    views fill a batch, 0 without views.
     """
 
     def __init__(
@@ -406,23 +399,21 @@ class EarlyPlanner:
         self.per_batch = per_batch
         self._first = self._survey_largest() if early else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="layerscope-planning")
-        self._rest: Future[Part] | None = None
+        self._others: Future[Part] | None = None
 
     def _survey_largest(self) -> Part | None:
-        enough = int(
-            np.clip(_FIRST_TOKENS // (self.reader.max_length or _FIRST_TOKENS), *_FIRST_ITEMS)
-        )
-        every = len(self.reader.items)
-        count = (
-            2 * enough
-            if self.per_batch
-            else min(self.shard_size, max(enough, every // _FIRST_SHARE))
-        )
-        largest = _largest(self.reader, count) if every > count + min(enough, count) else None
-        first = None if largest is None else self.reader.survey(largest)
-        return (
-            first if first is not None and first.lengths.any() and first.rows is not None else None
-        )
+        limit = self.reader.max_length or _FIRST_TOKENS
+        enough = int(np.clip(_FIRST_TOKENS // limit, *_FIRST_ITEMS))
+        items = len(self.reader.items)
+        if self.per_batch:
+            count = 2 * enough
+        else:
+            count = min(self.shard_size, max(enough, items // _FIRST_SHARE))
+        largest = _largest(self.reader, count) if items > count + min(enough, count) else None
+        survey = None if largest is None else self.reader.survey(largest)
+        if survey is None or survey.rows is None or not survey.lengths.any():
+            return None
+        return survey
 
     def __enter__(self) -> Self:
         return self
@@ -436,47 +427,46 @@ class EarlyPlanner:
         return self._first is not None
 
     def first(self) -> Plan | None:
-        """The plan of the first shard alone; None where all items must be looked at first."""
-        first = self._first
-        if first is None:
+        """Return the plan of the first shard alone; None where all items must be tokenized first."""
+        survey = self._first
+        if survey is None:
             return None
         nothing = np.empty(0)
-        limit = self.reader.max_length or int(first.lengths.max())
-        shards = _first_shards(first, self.per_batch, self.shard_size)
-        return Plan(nothing, nothing, nothing, 0, limit, shards, rows_by_number([first]))
+        limit = self.reader.max_length or int(survey.lengths.max())
+        shards = _first_shards(survey, self.per_batch, self.shard_size)
+        return Plan(nothing, nothing, nothing, 0, limit, shards, rows_by_number([survey]))
 
     def start(self) -> None:
-        """Look at the other items, in the background: once the GPU has a batch, since that takes
-        every core there is."""
-        if self._rest is None:
-            first = np.arange(0) if self._first is None else self._first.numbers
-            others = np.setdiff1d(np.arange(len(self.reader.items)), first, assume_unique=True)
-            self._rest = self._thread.submit(self.reader.survey, others)
+        """Start tokenizing the other items in the background.
+
+        Call this once the GPU has a batch, since tokenizing uses every core.
+        """
+        if self._others is None:
+            surveyed = np.arange(0) if self._first is None else self._first.numbers
+            unread = np.setdiff1d(np.arange(len(self.reader.items)), surveyed, assume_unique=True)
+            self._others = self._thread.submit(self.reader.survey, unread)
 
     def plan(self) -> Plan:
-        """The whole plan, its first shard as given before."""
+        """Return the complete plan, which begins with the shards of `first`."""
         self.start()
-        assert self._rest is not None
-        keys = self.reader.items.keys  # while texts are tokenized, which does not hold up Python
-        rest = self._rest.result()
-        parts = [rest] if self._first is None else [self._first, rest]
-        shards = [
-            shard
-            for part in parts[:-1]
-            for shard in _first_shards(part, self.per_batch, self.shard_size)
-        ]
-        shards += shards_by_length(rest, keys, self.shard_size)
-        return join_plan(self.reader, parts, shards, keys)
+        assert self._others is not None
+        keys = self.reader.items.keys  # computed while other threads tokenize
+        surveys = [self._others.result()]
+        shards = shards_by_length(surveys[0], keys, self.shard_size)
+        if self._first is not None:
+            surveys.insert(0, self._first)
+            shards = [*_first_shards(self._first, self.per_batch, self.shard_size), *shards]
+        return join_plan(self.reader, surveys, shards, keys)
 
 
 _AHEAD = 2  # shards
 
 
 class Prefetcher:
-    """Reads shards in threads, a few ahead of the one that is asked for. Use it as a context.
+    """Reads shards in threads, a few ahead of the requested one. Use it as a context.
 
-    Items and views are read by a thread each: items can be run before their views are there. Shards
-    may be added to a plan that grows.
+    One thread reads items and another reads views, so that items can be run before their views
+    exist. Shards may be added later.
     """
 
     def __init__(
@@ -490,8 +480,8 @@ class Prefetcher:
         self._views: dict[int, Future[ViewInputs]] = {}
         self._views_requested = self._views_given = 0
         self._threads = [
-            ThreadPoolExecutor(1, thread_name_prefix=f"layerscope-prefetch-{what}")
-            for what in ("items", "views")
+            ThreadPoolExecutor(1, thread_name_prefix=f"layerscope-prefetch-{kind}")
+            for kind in ("items", "views")
         ]
         if views.count:
             reader.start_views(views, sum(len(shard) for shard in shards))
@@ -506,7 +496,7 @@ class Prefetcher:
         self.reader.stop_views()
 
     def add(self, plan: Plan, shards: Sequence[np.ndarray]) -> None:
-        """More shards to read, of a plan that holds those so far."""
+        """Add shards to read, of a plan that also holds the earlier ones."""
         self.plan = plan
         for shard in shards:
             self._order[int(shard[0])] = len(self._shards)
@@ -520,30 +510,25 @@ class Prefetcher:
             )
 
     def _rows_of(self, index: int) -> Sequence[Row]:
-        """Rows that the plan holds are at hand."""
         pending = self._rows.get(index)
-        return (
-            read_rows(self.reader, self.plan, self._shards[index])
-            if pending is None
-            else pending.result()
-        )
+        if pending is not None:
+            return pending.result()
+        return read_rows(self.reader, self.plan, self._shards[index])
 
     def _request_views(self) -> None:
-        upto = (
-            min(self._views_given + 1 + _AHEAD, len(self._shards))
-            if self.view_settings.count
-            else 0
-        )
-        for index in range(self._views_requested, upto):
+        if not self.view_settings.count:
+            return
+        end = min(self._views_given + 1 + _AHEAD, len(self._shards))
+        for index in range(self._views_requested, end):
             self._request_rows(index)
             self._views[index] = self._threads[1].submit(self._read_views, index)
-        self._views_requested = max(self._views_requested, upto)
+        self._views_requested = max(self._views_requested, end)
 
     def _read_views(self, index: int) -> ViewInputs:
         return self.reader.read_views(self._shards[index], self._rows_of(index), self.view_settings)
 
     def rows(self, shard: np.ndarray) -> Sequence[Row]:
-        """The rows of a shard's items; those of the shards after it are requested."""
+        """Return the rows of a shard's items, and request those of the next shards."""
         index = self._order[int(shard[0])]
         for i in range(index, min(index + 1 + _AHEAD, len(self._shards))):
             self._request_rows(i)
@@ -553,12 +538,12 @@ class Prefetcher:
         return rows
 
     def has_views(self, shard: np.ndarray) -> bool:
-        """Return True if a shard's views are there already."""
+        """Return True if a shard's views have been read."""
         pending = self._views.get(self._order[int(shard[0])])
         return pending is not None and pending.done()
 
     def views(self, shard: np.ndarray) -> ViewInputs:
-        """The rows of a shard's views; the shard is forgotten after this."""
+        """Return the rows of a shard's views, once: the shard's data are then dropped."""
         index = self._order[int(shard[0])]
         self._views_given = max(self._views_given, index + 1)
         self._request_views()

@@ -1,5 +1,5 @@
-"""Inverse Cholesky factors of many float64 matrices: a recursion over their halves, which ends in a
-kernel for small ones."""
+"""Inverse Cholesky factors of many float64 matrices, by recursion over their halves; a kernel
+inverts the small ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ _THREADS = 256
 _LEAF = 64
 
 SOURCE = r"""
-// symmetric positive definite matrices of n <= 64 rows, a block each: L^-1 in the place of their lower half, zeros above it.
-// Rows are eliminated as in Cholesky's method, and the columns that it has used up hold what it does to the identity. A thread
-// keeps every fourth row of a column in registers; the row that is eliminated with goes to the others through shared memory.
+// symmetric positive definite matrices of n <= 64 rows, a block each: their lower half becomes
+// L^-1, their upper half zeros. Rows are eliminated as in Cholesky's method; the columns that are
+// done hold the identity after the same steps. A thread keeps every fourth row of a column in
+// registers; the pivot row goes to the other threads through shared memory.
 extern "C" __global__ void __launch_bounds__(256)
 inverse_factor(double* matrices, int n, int ld, int stride) {
   __shared__ double lower[64 * 65];
   __shared__ double rows[2][64];
   double* m = matrices + (size_t)blockIdx.x * stride;
   const int j = threadIdx.x & 63, first = threadIdx.x >> 6;
-  for (int i = first; i < 64; i += 4)  // the matrix goes on as the identity
+  for (int i = first; i < 64; i += 4)  // beyond n: the identity
     if (j <= i) lower[i * 65 + j] = i < n ? m[(size_t)i * ld + j] : (double)(i == j);
   __syncthreads();
   double own[16];
@@ -35,7 +36,7 @@ inverse_factor(double* matrices, int n, int ld, int stride) {
     if (4 * turn >= n) break;
 #pragma unroll 1
     for (int k = 4 * turn; k < min(4 * turn + 4, n); ++k) {
-      double* row = rows[k & 1];  // in turns: one barrier is enough
+      double* row = rows[k & 1];  // two buffers in turn, so that one barrier is enough
       if (first == k - 4 * turn) row[j] = own[turn];
       __syncthreads();
       const double by = rsqrt(row[k]), share = (j == k ? 1. : row[j]) * by, times = by * share;
@@ -59,10 +60,10 @@ inverse_factor(double* matrices, int n, int ld, int stride) {
 
 
 def inverse_factor(matrices: Tensor) -> Tensor:
-    """L⁻¹ of symmetric positive definite matrices A = L Lᵀ (B, n, n), float64, which are
-    overwritten; NaN where one is not.
+    """Return L⁻¹ of symmetric positive definite matrices A = L Lᵀ (B, n, n), float64, in their
+    place.
 
-    Only their lower halves are read.
+    Only the lower halves are read. The result is NaN where a matrix is not positive definite.
 
     >>> import torch
     >>> inverse_factor(torch.tensor([[[4.0, 2.0], [2.0, 2.0]]], dtype=torch.float64)).tolist()
@@ -77,30 +78,27 @@ def inverse_factor(matrices: Tensor) -> Tensor:
             matrices.copy_(torch.linalg.solve_triangular(factors, eye, upper=False))
         return matrices
     half = n // 2
-    first, beside, second = (
-        matrices[:, :half, :half],
-        matrices[:, half:, :half],
-        matrices[:, half:, half:],
-    )
-    inverse_factor(first)
-    across = beside @ first.mT  # L₂₁ = A₂₁ L₁₁⁻ᵀ
-    second.baddbmm_(across, across.mT, alpha=-1)
-    inverse_factor(second)
-    torch.baddbmm(beside, second @ across, first, beta=0, alpha=-1, out=beside)
+    leading = matrices[:, :half, :half]
+    below = matrices[:, half:, :half]
+    trailing = matrices[:, half:, half:]
+    inverse_factor(leading)
+    across = below @ leading.mT  # L₂₁ = A₂₁ L₁₁⁻ᵀ
+    trailing.baddbmm_(across, across.mT, alpha=-1)
+    inverse_factor(trailing)
+    torch.baddbmm(below, trailing @ across, leading, beta=0, alpha=-1, out=below)
     matrices[:, :half, half:] = 0.0
     return matrices
 
 
 def log_determinant(factors: Tensor) -> Tensor:
-    """log det A (B,) from A's inverse factors."""
+    """Return log det A (B,) from A's inverse factors."""
     return -2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def leaf_by_kernel(a: Tensor) -> bool:
-    """Put L⁻¹ in the place of symmetric positive definite matrices A = L Lᵀ (B, n, n), n ≤ 64.
+    """Replace matrices of at most 64 rows by L⁻¹ as `inverse_factor` does, by the kernel.
 
-    Only the lower halves are read. NaN where a matrix is not positive definite. Returns False, and
-    does nothing, where the kernel cannot take them.
+    Returns False, and does nothing, where the kernel does not support the matrices.
     """
     fits = a.is_cuda and a.dtype == torch.float64 and a.stride(-1) == 1 and a.shape[-1] <= _LEAF
     if fits and usable(a.device.index):

@@ -1,4 +1,4 @@
-"""Products of float16 matrices that lose no digits of their sums."""
+"""Products of float16 matrices with sums in float32."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from layerscope_gpu.cuda import tried_once
 
 @contextmanager
 def half_products() -> Iterator[None]:
-    """Sum products of float16 matrices in float32 to the end inside a block, whatever the user
-    allows the model."""
+    """Sum products of float16 matrices in float32 inside a block, whatever torch's settings are."""
     switch: Any = torch.backends.cuda.matmul
     names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
     before = {name: getattr(switch, name, False) for name in names}
@@ -30,14 +29,14 @@ def half_products() -> Iterator[None]:
 
 
 def wide_product(rows: Tensor, out: Tensor) -> Tensor:
-    """Return XᵀX of float16 rows (B, T, D), summed and kept in float32; on CUDA, since torch 2.8."""
+    """Return XᵀX of float16 rows (B, T, D) in float32. It needs CUDA and torch 2.8 or later."""
     with half_products():
         return torch.bmm(rows.mT, rows, out_dtype=torch.float32, out=out)
 
 
 @tried_once
 def wide_products(index: int) -> bool:
-    """Try `wide_product` on numbers whose products float16 cannot hold."""
+    """Return True if `wide_product` is right for products that float16 cannot represent."""
     rows = 1 + torch.arange(48, device=torch.device("cuda", index)).view(1, 6, 8) / 1024
     rows = rows.half()
     expected = (rows.double().unsqueeze(-1) * rows.double().unsqueeze(-2)).sum(1).float()

@@ -1,7 +1,7 @@
-"""Token measures: Gram matrices by kernels where those can compute what is asked, and the entropies
-of several sites together.
+"""Token measures: Gram matrices by kernels where those support the options, and the entropies of
+several sites together.
 
-Gram matrices and rows are prepared with the sink token kept and dropped, in one pass over them.
+One pass prepares Gram matrices or rows both with the sink token and without.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from layerscope_gpu import precision, tokens
 from layerscope_gpu.eigenvalues import entropy_source, exact_entropy, kernel_source
 from layerscope_gpu.tokens.facts import TokenFacts
 from layerscope_gpu.tokens.gram import GramMeasures
-from layerscope_gpu.tokens.normed import CenteredStates, Held
+from layerscope_gpu.tokens.normed import CenteredStates, NormCache
 from layerscope_gpu.tokens.rows import RowMeasures
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -30,10 +30,8 @@ _HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Request:
-    """The measures that are asked for, and the memory for their matrices.
-
-    `space(like)` gives memory for one more batch of matrices like the given one.
-    """
+    """The requested measures, and a function `space(like)` that returns memory for one more batch of
+    matrices like the given one."""
 
     options: Options
     entropy: bool = True
@@ -42,37 +40,41 @@ class Request:
 
     @property
     def has_kernel(self) -> bool:
-        """True if the kernels prepare rows as the options say."""
+        """Return True if the kernels support the options."""
         return self.options.rows.startswith("centered") and not self.options.clamp_gram
 
     @property
     def is_unit(self) -> bool:
-        """True if rows are scaled to length 1."""
+        """Return True if rows are scaled to length 1."""
         return self.options.rows == "centered-unit"
 
 
 def can_prepare_gram(device: torch.device, count: int, request: Request) -> bool:
-    """Return True if `prepare_gram` takes prompts of so many tokens."""
+    """Return True if `prepare_gram` supports prompts of this many tokens."""
     return request.has_kernel and tokens.measures_grams(device, count)
 
 
 def can_prepare_rows(device: torch.device, request: Request) -> bool:
-    """Return True if `prepare_rows` does what is asked."""
+    """Return True if `prepare_rows` supports the request."""
     return request.has_kernel and tokens.measures_rows(device)
 
 
 def prepare_site(
-    raw: Tensor, mask: Tensor | None, norm: nn.Module | None, held: Held, request: Request
+    raw: Tensor,
+    mask: Tensor | None,
+    norm: nn.Module | None,
+    norm_cache: NormCache,
+    request: Request,
 ) -> tuple[CenteredStates, PreparedTokens] | None:
     """Center a site's states (B, T, D) under a norm and prepare their measures, in three kernels
-    and one or two products; None where those cannot compute what is asked for."""
+    and one or two products; return None where those do not support the request."""
     _, count, width = raw.shape
     is_long = count > width  # the D×D side is smaller
     if is_long:
         is_usable = can_prepare_rows(raw.device, request)
     else:
         is_usable = can_prepare_gram(raw.device, count, request)
-    states = tokens.centered_states(raw, mask, norm, held) if is_usable else None
+    states = tokens.centered_states(raw, mask, norm, norm_cache) if is_usable else None
     if states is None:
         return None
     facts = TokenFacts(states.norms, mask, states.largest, raw.dtype)
@@ -90,36 +92,35 @@ def prepare_tokens(
     dtype: torch.dtype = torch.float32,
     total: Tensor | None = None,
 ) -> PreparedTokens:
-    """Return what layerscope's `prepare_tokens` gives, in one kernel where that can be used."""
+    """Return the result of layerscope's `prepare_tokens`, from one kernel where that is possible."""
     count, width = states.shape[1:]
     options = request.options
-    asked = {"entropy": request.entropy, "curvature": request.curvature}
+    flags = {"entropy": request.entropy, "curvature": request.curvature}
     with full_precision():
         if count > width or options.rows in ("raw", "unit") or dtype != torch.float32:
             return measures.prepare_tokens(
-                states, mask, sink, options, **asked, dtype=dtype, total=total
+                states, mask, sink, options, **flags, dtype=dtype, total=total
             )
         centered, norms = center_tokens(states, mask, sink, total, dtype)
         gram = centered_gram(centered, states.dtype)
         if can_prepare_gram(gram.device, count, request):
             return prepare_gram(gram, TokenFacts(norms, mask, sink, states.dtype), request)
         masks = measures.token_masks(states, mask, sink)
-        return measures_of_gram(gram, norms, states.dtype, mask, masks, options, **asked)
+        return measures_of_gram(gram, norms, states.dtype, mask, masks, options, **flags)
 
 
 def centered_gram(centered: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-    """Return X Xᵀ of centered states (B, T, D) that were stored as `dtype`, in the memory of `out`
-    if given.
+    """Return X Xᵀ of centered states (B, T, D) of a `dtype`, in the memory of `out` if given.
 
-    Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves a mean
-    entropy by 1e-5, a single prompt's by 1e-4 where few directions hold most of it.
+    Half-precision states have fewer digits than TF32, which is used for them. This changes a mean
+    entropy by 1e-5, and a single prompt's with few large directions by 1e-4.
     """
     with full_precision(dtype not in _HALF):
         return torch.bmm(centered, centered.mT, out=out)
 
 
 def prepare_gram(gram: Tensor, facts: TokenFacts, request: Request) -> PreparedTokens:
-    """Return the measures of Gram matrices of states centered without the sink, from one kernel."""
+    """Return the measures of Gram matrices of states that are centered without the sink."""
     out = (request.space(gram), request.space(gram)) if request.entropy else None
     measured = tokens.measure_gram(
         gram, facts, request.is_unit, request.options.curvature_absolute, out
@@ -128,17 +129,17 @@ def prepare_gram(gram: Tensor, facts: TokenFacts, request: Request) -> PreparedT
 
 
 def prepare_rows(centered: Tensor, facts: TokenFacts, request: Request) -> PreparedTokens:
-    """Return the measures of states (B, T, D), float32, centered without the sink.
+    """Return the measures of states (B, T, D), float32, that are centered without the sink.
 
-    The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as
-    `centered_gram` says.
+    The matrices are D×D and have the nonzero eigenvalues of the T×T ones. Products are rounded as in
+    `centered_gram`.
     """
-    made = row_dtype(centered, facts.dtype, request) if request.entropy else None
+    dtype = row_dtype(centered, facts.dtype, request) if request.entropy else None
     measured = tokens.measure_rows(
-        centered, facts, request.is_unit, request.options.curvature_absolute, made
+        centered, facts, request.is_unit, request.options.curvature_absolute, dtype
     )
     texts, _, width = centered.shape
-    # what `space` is asked for, without its memory
+    # the shape for `space`, without its memory
     like = centered.new_empty(1).expand(texts, width, width)
     matrices = {}
     for name in tuple(measured.rows):
@@ -163,7 +164,7 @@ def _prepared(
 def row_dtype(centered: Tensor, dtype: torch.dtype, request: Request) -> torch.dtype:
     """Return the type in which rows are multiplied.
 
-    float16 has as many digits as TF32 and is twice as fast; rows of length 1 fit its range.
+    float16 has as many digits as TF32 and is twice as fast. Rows of length 1 fit its range.
     """
     fits = dtype in _HALF and request.is_unit and centered.is_cuda
     is_narrow = fits and precision.wide_products(centered.device.index or 0)
@@ -171,8 +172,7 @@ def row_dtype(centered: Tensor, dtype: torch.dtype, request: Request) -> torch.d
 
 
 def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[dict[str, Tensor]]:
-    """Return the entropies by sink of several sites' tokens, all of whose matrices go to the solver
-    together."""
+    """Return the entropies by sink of several sites' tokens, solving all matrices together."""
     batches = [matrices for site in prepared for matrices in site.matrices.values()]
     if not batches:
         return [{} for _ in prepared]
@@ -193,31 +193,30 @@ def _needs_no_spectrum(options: Options) -> bool:
 
 
 def entropy_kernel(n: int, options: Options) -> str | None:
-    """Return the source of the kernel that `token_entropy` uses for float32 matrices of n rows, if
-    it uses one."""
+    """Return the source of `token_entropy`'s kernel for float32 matrices of n rows, None if it uses
+    none."""
     if options.alpha == 2:
         return None
     return entropy_source(n) if _needs_no_spectrum(options) else kernel_source(n)
 
 
 def joined(batches: Sequence[Tensor]) -> Tensor:
-    """Return `torch.cat` along the first dimension; batches that lie in memory one after the other
-    are joined as they are.
+    """Return `torch.cat` along the first dimension, as a view if the batches are neighbors in memory.
 
-    Others go through plain copies (cat's kernel is far below memory speed).
+    Other batches are copied one by one, since cat's kernel is far below memory speed.
     """
-    first = batches[0]
+    leading = batches[0]
     sizes = [len(batch) for batch in batches]
     if all(_follows(batch, after) for batch, after in pairwise(batches)):
-        return first.as_strided((sum(sizes), *first.shape[1:]), first.stride())
-    out = first.new_empty(sum(sizes), *first.shape[1:])
+        return leading.as_strided((sum(sizes), *leading.shape[1:]), leading.stride())
+    out = leading.new_empty(sum(sizes), *leading.shape[1:])
     for target, batch in zip(out.split(sizes), batches, strict=True):
         target.copy_(batch)
     return out
 
 
 def _follows(batch: Tensor, after: Tensor) -> bool:
-    """Return True if one tensor begins where the other ends, in the same memory."""
+    """Return True if the second tensor begins where the first ends, in the same memory."""
     return (
         batch.is_contiguous()
         and after.is_contiguous()

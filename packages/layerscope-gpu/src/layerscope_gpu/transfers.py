@@ -1,4 +1,4 @@
-"""Copies between the host and a GPU that neither waits for."""
+"""Copies from a GPU to the host that neither waits for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class Sent:
-    """A tensor on its way to the host, behind the work that makes it: the host waits only when it
-    asks for it.
+    """A tensor that is copied to the host after the work that computes it; the host waits in
+    `get` only.
 
-    A plain copy to the host would wait for all that a GPU has been given since.
+    A plain copy to the host would also wait for all work that was queued later.
 
     >>> Sent(torch.tensor([1.0, 2.0])).get().tolist()
     [1.0, 2.0]
@@ -19,15 +19,15 @@ class Sent:
     def __init__(self, tensor: Tensor) -> None:
         self._done: torch.cuda.Event | None = None
         if tensor.is_cuda:
-            there = tensor
-            tensor = torch.empty(there.shape, dtype=there.dtype, pin_memory=True)
-            tensor.copy_(there, non_blocking=True)
-            self._done = torch.cuda.current_stream(there.device).record_event()
-        self._here = tensor
+            source = tensor
+            tensor = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+            tensor.copy_(source, non_blocking=True)
+            self._done = torch.cuda.current_stream(source.device).record_event()
+        self._copy = tensor
 
     def get(self) -> Tensor:
-        """Return the tensor, when it is here."""
+        """Wait for the copy and return it."""
         if self._done is not None:
             self._done.synchronize()
             self._done = None
-        return self._here
+        return self._copy

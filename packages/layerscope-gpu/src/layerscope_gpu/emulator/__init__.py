@@ -1,5 +1,4 @@
-"""Runs our CUDA kernels on the CPU, slowly and strictly, so that they can be tested where there is
-no GPU."""
+"""Run CUDA kernels on the CPU, slowly and with strict checks, to test them without a GPU."""
 
 from layerscope_gpu.emulator.emulator import KernelError, launch, missing
 

@@ -1,9 +1,9 @@
 """`launch` with the signature of `layerscope_gpu.cuda.launch`, for tensors in the CPU's memory.
 
-A kernel's source is compiled by g++ behind `shim.hpp`, linked to `runtime.cpp`, and kept in a
-folder for temporary files. Every launch runs twice, the threads of a block in opposite orders:
-where the results differ, a barrier is missing. Tensors are copied between guards, so what a kernel
-writes outside of them is found, and what it reads there is NaN.
+g++ compiles a kernel's source with `shim.hpp` and links it to `runtime.cpp`; the result is kept in
+the folder for temporary files. Every launch runs twice, with the threads of a block in opposite
+orders: if the results differ, a barrier is missing. Tensors are copied to memory with guard bytes on
+both sides, so that writes outside of a tensor are reported and reads there give NaN.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _COMPILE = [
     "-w",
     "-U_FORTIFY_SOURCE",
 ]
-_CHECKS = [
-    "-fsanitize=bounds,alignment"
-]  # their handlers are in the runtime, so nothing is linked for them
-_FORWARD, _BACKWARD = 0, 1
+# the runtime defines the handlers of these checks, so no library is linked for them
+_CHECKS = ["-fsanitize=bounds,alignment"]
+_FORWARD = 0
+_BACKWARD = 1
 
 
 class KernelError(AssertionError):
-    """A kernel's mistake, with its effect on a GPU in words."""
+    """A mistake in a kernel; the message says what it would do on a GPU."""
 
 
 def missing() -> str | None:
@@ -55,26 +55,26 @@ def missing() -> str | None:
 def launch(
     source: str, name: str, blocks: int, threads: int, shared: int, arguments: list[Tensor | int]
 ) -> None:
-    """Run a kernel on CPU tensors: what it changes in them is what a GPU would change."""
+    """Run a kernel on CPU tensors, which change as they would on a GPU."""
     if not 0 < threads <= 1024:
         raise KernelError(f"{threads} threads in a block: a GPU takes 1 to 1024")
     if blocks < 1:
         raise KernelError(f"{blocks} blocks: a GPU refuses an empty launch")
-    given = [a for a in arguments if isinstance(a, Tensor)]
-    regions = _regions(given)
+    tensors = [a for a in arguments if isinstance(a, Tensor)]
+    regions = _regions(tensors)
     results = []
     for order in (_FORWARD, _BACKWARD):
-        held = {region: _Guarded(*region) for region in regions}
+        copies = {region: _Guarded(*region) for region in regions}
         values = [
-            _pointer(a, held) if isinstance(a, Tensor) else ctypes.c_int(a) for a in arguments
+            _pointer(a, copies) if isinstance(a, Tensor) else ctypes.c_int(a) for a in arguments
         ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         problem = _compiled(source, name)(blocks, threads, shared, pointers, order).decode()
         if problem:
             raise KernelError(f"{name}: {problem}")
-        for guarded in held.values():
+        for guarded in copies.values():
             guarded.check(name)
-        results.append(held)
+        results.append(copies)
     for region in regions:
         if results[0][region].content() != results[1][region].content():
             raise KernelError(
@@ -93,7 +93,7 @@ def _extent(tensor: Tensor) -> int:
 
 
 def _regions(tensors: list[Tensor]) -> list[tuple[int, int]]:
-    """The memory that tensors cover (start, end), overlapping parts joined."""
+    """Return the memory ranges of tensors as (start, end), with overlapping ranges joined."""
     spans = sorted({(t.data_ptr(), t.data_ptr() + _extent(t)) for t in tensors})
     joined: list[tuple[int, int]] = []
     for start, end in spans:
@@ -105,13 +105,13 @@ def _regions(tensors: list[Tensor]) -> list[tuple[int, int]]:
 
 
 class _Guarded:
-    """A copy of a piece of memory with guards on both sides, aligned as the original."""
+    """A copy of a memory range with guard bytes on both sides, aligned like the original."""
 
     def __init__(self, start: int, end: int) -> None:
-        self.start, self.size = start, end - start
-        self.buffer = ctypes.create_string_buffer(
-            b"\xff" * (self.size + 2 * _GUARD + 256), self.size + 2 * _GUARD + 256
-        )
+        self.start = start
+        self.size = end - start
+        length = self.size + 2 * _GUARD + 256
+        self.buffer = ctypes.create_string_buffer(b"\xff" * length, length)
         base = ctypes.addressof(self.buffer) + _GUARD
         self.at = base + (start - base) % 256
         ctypes.memmove(self.at, start, self.size)
@@ -122,26 +122,26 @@ class _Guarded:
     def check(self, name: str) -> None:
         before = self.at - ctypes.addressof(self.buffer)
         raw = self.buffer.raw
-        for what, guard in (("before", raw[:before]), ("after", raw[before + self.size :])):
+        for side, guard in (("before", raw[:before]), ("after", raw[before + self.size :])):
             if guard.strip(b"\xff"):
-                raise KernelError(f"{name}: memory written {what} a tensor of {self.size} bytes")
+                raise KernelError(f"{name}: memory written {side} a tensor of {self.size} bytes")
 
     def put_back(self) -> None:
         ctypes.memmove(self.start, self.at, self.size)
 
 
-def _pointer(tensor: Tensor, held: dict[tuple[int, int], _Guarded]) -> ctypes.c_void_p:
+def _pointer(tensor: Tensor, copies: dict[tuple[int, int], _Guarded]) -> ctypes.c_void_p:
     assert tensor.device.type == "cpu"
     address = tensor.data_ptr()
-    for (start, end), guarded in held.items():
+    for (start, end), guarded in copies.items():
         if start <= address < end or (address == start == end):
             return ctypes.c_void_p(guarded.at + address - start)
-    raise AssertionError("a tensor without memory")
+    raise AssertionError("this tensor has no memory")
 
 
 def _translated(source: str) -> str:
-    """The source as C++: shared memory of a size given at launch becomes a pointer, PTX becomes a
-    call."""
+    """Return the source as C++: dynamic shared memory becomes a pointer, PTX becomes a call."""
+    source = re.sub(r'"\s*\n\s*"', "", source)  # string literals on several lines
     source = re.sub(
         r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?(\w+)\s+(\w+)\[\];",
         r"\1* \2 = (\1*)cuda_on_cpu::dynamic();",
@@ -166,35 +166,39 @@ def _compiled(source: str, name: str) -> Any:
 
 @cache
 def _shim(options: tuple[str, ...]) -> tuple[Path, Path]:
-    """The shim and the runtime where compiled files stay, both compiled: kernels then take a sixth
-    of the time."""
+    """Return the shim and the runtime in the folder of compiled files.
+
+    Both are compiled first: a kernel then compiles in a sixth of the time.
+    """
     folder = Path(tempfile.gettempdir()) / f"layerscope-cuda-on-cpu-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     key = hashlib.sha256(
         b"\0".join([_SHIM.read_bytes(), _RUNTIME.read_bytes(), *map(str.encode, options)])
     ).hexdigest()[:16]
-    shim, runtime = folder / f"shim-{key}.hpp", folder / f"runtime-{key}.o"
+    shim = folder / f"shim-{key}.hpp"
+    runtime = folder / f"runtime-{key}.o"
     if not runtime.exists():
-        copy, built, made = (
+        source_copy, header_file, object_file = (
             folder / f"{key}.{os.getpid()}.{ending}" for ending in ("hpp", "gch", "o")
         )
-        copy.write_bytes(_SHIM.read_bytes())
-        copy.replace(shim)
-        _run(["g++", *options, "-x", "c++-header", str(shim), "-o", str(built)])
-        built.replace(shim.with_suffix(".hpp.gch"))
-        quick = ["-O2", "-fno-sanitize=all"]  # it is no kernel, and most of the time is spent there
-        _run(["g++", *options, *quick, "-c", str(_RUNTIME), "-o", str(made)])
-        made.replace(runtime)  # last: where it is, all is
+        source_copy.write_bytes(_SHIM.read_bytes())
+        source_copy.replace(shim)
+        _run(["g++", *options, "-x", "c++-header", str(shim), "-o", str(header_file)])
+        header_file.replace(shim.with_suffix(".hpp.gch"))
+        quick = ["-O2", "-fno-sanitize=all"]  # most of the time is spent in the runtime
+        _run(["g++", *options, *quick, "-c", str(_RUNTIME), "-o", str(object_file)])
+        object_file.replace(runtime)  # last: other processes look for this file
     return shim, runtime
 
 
 @cache
 def _library(source: str) -> ctypes.CDLL:
-    """All kernels of a source, compiled once; the file stays for other runs."""
+    """Return the library of all kernels of a source, compiled once for all runs."""
     names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", source)
-    entry = "(int b, int t, int s, void** a, int o) {{ return cuda_on_cpu::launch({name}, b, t, s, a, o); }}"
     entries = "".join(
-        f'extern "C" const char* emulate_{name}{entry.format(name=name)}\n' for name in names
+        f'extern "C" const char* emulate_{name}(int b, int t, int s, void** a, int o) '
+        f"{{ return cuda_on_cpu::launch({name}, b, t, s, a, o); }}\n"
+        for name in names
     )
     options = [*_COMPILE, *_CHECKS]
     shim, runtime = _shim(tuple(options))
@@ -202,21 +206,31 @@ def _library(source: str) -> ctypes.CDLL:
     key = hashlib.sha256("\0".join([whole, *options]).encode()).hexdigest()[:24]
     library = shim.with_name(f"{key}.so")
     if not library.exists():
-        text, made, built = (
+        source_file, object_file, shared_object = (
             shim.with_name(f"{key}.{os.getpid()}.{ending}") for ending in ("cpp", "o", "so")
         )
-        text.write_text(whole)
+        source_file.write_text(whole)
         try:
-            _run(["g++", *options, "-c", str(text), "-o", str(made)])
-            _run(["g++", "-shared", "-Wl,-Bsymbolic", str(made), str(runtime), "-o", str(built)])
-            built.replace(library)
+            _run(["g++", *options, "-c", str(source_file), "-o", str(object_file)])
+            _run(
+                [
+                    "g++",
+                    "-shared",
+                    "-Wl,-Bsymbolic",
+                    str(object_file),
+                    str(runtime),
+                    "-o",
+                    str(shared_object),
+                ]
+            )
+            shared_object.replace(library)
         finally:
-            for left in (text, made):
-                left.unlink(missing_ok=True)
+            for temporary in (source_file, object_file):
+                temporary.unlink(missing_ok=True)
     return ctypes.CDLL(str(library))
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise KernelError(f"the kernel does not compile:\n{done.stderr[:3000]}")
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        raise KernelError(f"the kernel does not compile:\n{process.stderr[:3000]}")

@@ -1,5 +1,5 @@
-"""DiME of several sites together: entropies of all permutations in float32, where it gives what
-float64 gives, and the errors over prompts."""
+"""DiME of several sites together: the entropies of all permutations, in float32 where it gives the
+same result as float64, and the errors over prompts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from layerscope_gpu.metrics.sums import FINE, sums_without
 from layerscope_gpu.metrics.views import view_of_sites
 from layerscope_gpu.transfers import Sent
 
-# Float32 is used where it moves the paired entropy by less than this share of the value: it may
-# move others a few times as far.
+# Float32 is used where it changes the paired entropy by less than this share of the value: it may
+# change the others a few times as much.
 _CLOSE = 2.5e-4
-_MOST_NUMBERS = 64_000_000  # of matrices that are solved at once: 512 MB
+_MOST_NUMBERS = 64_000_000  # entries of matrices that are solved at once: 512 MB
 
 Finish = Callable[[], Mapping[str, Sequence[Estimate]]]
 
@@ -43,15 +43,16 @@ def prepare(sites: Sequence[SiteVectors], options: Options) -> Finish:
     on_features = uses_features(sites[0], options)
     keep_errors = dict if on_features else _prepare_errors(sites, a, b, options)
     if on_features:
-        a, b = a.mT, b.mT
+        a = a.mT
+        b = b.mT
     orders = permutations_of(a.shape[1], options.permutations, options.seed)
     paired = next(products(a, b, []))
     entropy = partial(spectrum_entropy, alpha=options.alpha)
     near = eigvalsh(_all_products(a, b, orders, torch.float32).flatten(0, 1), overwrite=True)
     near = near.double().clamp(min=0).view(len(sites), -1, near.shape[-1])
     rough = entropy(near)
-    # what rounding could do is nearly always more than it may; where that is quick, what it does is
-    # found out at once
+    # The bound on the rounding error is nearly always above the allowed error. Where float64 is
+    # quick, the error itself is computed at once.
     is_quick = _is_quick(paired, options.alpha)
     if is_quick:
         moved = (rough[:, 0] - _entropies(paired, options.alpha)).abs()
@@ -61,7 +62,7 @@ def prepare(sites: Sequence[SiteVectors], options: Options) -> Finish:
 
     def finish() -> Mapping[str, Sequence[Estimate]]:
         keep_errors()
-        rough, moved = (part.get().numpy() for part in sent)
+        rough, moved = (sent_values.get().numpy() for sent_values in sent)
         _keep_terms(sites, rough, moved, None if is_quick else paired, options)
         return {}
 
@@ -75,14 +76,16 @@ def _keep_terms(
     paired: Tensor | None,
     options: Options,
 ) -> None:
-    """Keep values where float32 and float64 agree; with `paired`, doubtful ones are checked in
-    float64."""
-    terms = rough[:, 1:] - rough[:, :1]  # what rounding does to all of them alike cancels
+    """Store the terms of the sites at which float32 and float64 agree.
+
+    With `paired`, sites with a larger bound on the error are checked in float64.
+    """
+    terms = rough[:, 1:] - rough[:, :1]  # a rounding error that all share cancels
     allowed = _CLOSE * np.abs(terms.mean(1))
     moved = moved.copy()
     if paired is not None:
         unsure = np.flatnonzero(~(moved <= allowed)).tolist()
-        if unsure:  # it may be less than it could be
+        if unsure:  # the error may be less than its bound
             exact = _entropies(paired[unsure], options.alpha).cpu().numpy()
             moved[unsure] = np.abs(exact - rough[unsure, 0])
     for site, values, is_close in zip(sites, terms, moved <= allowed, strict=True):
@@ -99,13 +102,14 @@ def _prepare_errors(
         return dict
     orders = error_orders(n, options.permutations, options.seed)
     used = len(orders[0])
-    every = _all_products(a[:, :used], b[:, :used], orders, a.dtype).flatten(0, 1)
+    matrices = _all_products(a[:, :used], b[:, :used], orders, a.dtype).flatten(0, 1)
     without = [
-        Sent(_entropies_without_each(part, options.alpha)) for part in every.split(_batch(used))
+        Sent(_entropies_without_each(batch, options.alpha))
+        for batch in matrices.split(_batch(used))
     ]
 
     def finish() -> None:
-        effects = -torch.cat([part.get() for part in without]).numpy()
+        effects = -torch.cat([batch.get() for batch in without]).numpy()
         effects = effects.reshape(len(sites), 1 + len(orders), used)
         for site, error in zip(sites, errors_of_effects(effects, orders, n), strict=True):
             site.shared["dime error", options] = error
@@ -119,8 +123,7 @@ def _batch(n: int) -> int:
 
 
 def _all_products(a: Tensor, b: Tensor, orders: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
-    """Return the products of several pairs of views (B, n, D), in one tensor (B, 1 + orders, n,
-    n)."""
+    """Return products of several pairs of views (B, n, D) as (B, 1 + orders, n, n)."""
     out = a.new_empty(len(a), 1 + len(orders), a.shape[1], a.shape[1], dtype=dtype)
     for i, product in enumerate(products(a, b, orders)):
         out[:, i] = product
@@ -128,7 +131,7 @@ def _all_products(a: Tensor, b: Tensor, orders: Sequence[np.ndarray], dtype: tor
 
 
 def _entropies(matrices: Tensor, alpha: float) -> Tensor:
-    """Return S_α of float64 matrices, to far less than the differences that are taken of them."""
+    """Return S_α of float64 matrices, exact enough for differences between entropies."""
     if _is_quick(matrices, alpha):
         return entropy_of_sums(sums_without(matrices, [], FINE)[0])
     return gram_entropy(matrices, alpha)
@@ -144,5 +147,5 @@ def _entropies_without_each(matrices: Tensor, alpha: float) -> Tensor:
 
 
 def _is_quick(matrices: Tensor, alpha: float) -> bool:
-    """Return True if the entropies are those of products of matrices that this GPU is fast at."""
+    """Return True if the entropies come from products of matrices, at which this GPU is fast."""
     return alpha == 1 and matrices.shape[-1] >= FEWEST and fast_doubles(matrices.device)

@@ -1,4 +1,4 @@
-"""InfoNCE of several sites together, for which the host waits once."""
+"""InfoNCE of several sites together, so that the host waits only once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from layerscope.metrics.geometry import BLOCK, info_nce
 from layerscope_gpu.metrics.views import view_of_sites
 from layerscope_gpu.transfers import Sent
 
-_MOST_ENTRIES = 2**25  # of similarities held at once for several sites: 256 MB
+_MOST_ENTRIES = 2**25  # similarities in memory at once, for several sites: 256 MB
 
 
 def prepare(
@@ -25,7 +25,9 @@ def prepare(
     sent = Sent(torch.cat(losses)), Sent(torch.cat(negatives))
 
     def finish() -> Mapping[str, Sequence[Estimate]]:
-        for site, loss, negative in zip(sites, *(part.get() for part in sent), strict=True):
+        for site, loss, negative in zip(
+            sites, *(sent_values.get() for sent_values in sent), strict=True
+        ):
             site.shared["infonce", options] = loss, negative
         return {}
 

@@ -1,7 +1,7 @@
 """Functions of the spectrum of pooled vectors, at several sites together.
 
-All spectra are solved in float32 first. Where its rounding could show in a value, the whole data's
-spectrum is solved in float64; where it shows in the standard error, the folds are too.
+All spectra are solved in float32 first. Where its rounding could change a value, the spectrum of
+all rows is solved in float64. Where it changes the standard error, the folds are as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor
 from layerscope.core.statistics import jackknife_error
 from layerscope.metrics import Estimate, Metric, Options, SiteVectors, prepare_rows
 from layerscope.metrics.entropy import rounding_floor
-from layerscope.metrics.vectors import RowPreparation
 from layerscope.metrics.spectral import (
     FoldSums,
     OfSpectrum,
@@ -26,13 +25,14 @@ from layerscope.metrics.spectral import (
     fold_scatters,
     spectral_estimate,
 )
+from layerscope.metrics.vectors import RowPreparation
 from layerscope_gpu.eigenvalues import eigvalsh
 from layerscope_gpu.metrics import rounding
 from layerscope_gpu.metrics.sums import sums_without
 from layerscope_gpu.transfers import Sent
-from layerscope_gpu.whitening import others
+from layerscope_gpu.whitening import complements
 
-_GRAM_BYTES = 2**30  # of matrices that go to the solver together
+_GRAM_BYTES = 2**30  # of matrices that are solved together
 
 Function = Callable[[Tensor], Tensor]
 
@@ -45,30 +45,30 @@ def is_spectral(metric: Metric) -> bool:
 def prepare(
     metrics: Sequence[Metric], sites: Sequence[SiteVectors], options: Options
 ) -> Callable[[], Mapping[str, Sequence[Estimate]]]:
-    """Start solving the spectra that metrics need; those of sums are left in each site."""
-    sums: dict[RowPreparation, Callable[[], None]] = {}  # by what the metrics ask for
+    """Start solving the spectra that metrics need; power sums are stored in each site."""
+    sums: dict[RowPreparation, Callable[[], None]] = {}
     spectra: dict[RowPreparation, list[RoughSpectrum]] = {}
     solved: list[tuple[Metric, OfSpectrum, RowPreparation]] = []
     for metric in reversed(metrics):
-        own = metric.estimate
-        assert isinstance(own, OfSpectrum)
-        preparation = own.rows or options.pooled_rows
+        estimator = metric.estimate
+        assert isinstance(estimator, OfSpectrum)
+        preparation = estimator.rows or options.pooled_rows
         grouped, rows = sites_in_groups(sites, preparation, options)
         quick = rounding.fast_doubles(sites[0].rows.device) and can_use_sums(sites[0], options)
-        if own.sums(options) is not None and quick:
+        if estimator.sums(options) is not None and quick:
             if preparation not in sums:
                 sums[preparation] = _start_sums(grouped, rows)
             continue
         if preparation not in spectra:
             spectra[preparation] = rough_spectra(grouped, rows, options.clamp_gram)
-        solved.append((metric, own, preparation))
+        solved.append((metric, estimator, preparation))
 
     def finish() -> Mapping[str, Sequence[Estimate]]:
         for keep in sums.values():
             keep()
         return {
-            metric.info.name: _estimates(spectra[preparation], own, metric, sites, options)
-            for metric, own, preparation in solved
+            metric.info.name: _estimates(spectra[preparation], estimator, metric, sites, options)
+            for metric, estimator, preparation in solved
         }
 
     return finish
@@ -77,7 +77,7 @@ def prepare(
 def sites_in_groups(
     sites: Sequence[SiteVectors], rows: RowPreparation, options: Options
 ) -> tuple[list[SiteVectors], RowPreparation]:
-    """Return the sites and the preparation of their rows, see `SiteVectors.in_groups`."""
+    """Apply `SiteVectors.in_groups` to each site; return the sites and their preparation."""
     grouped = [site.in_groups(rows, options.group) for site in sites]
     return [site for site, _ in grouped], grouped[0][1]
 
@@ -108,26 +108,27 @@ def gram_matrices(sites: Sequence[SiteVectors], rows: RowPreparation) -> Tensor:
 
 @dataclass
 class RoughSpectrum:
-    """Eigenvalues from float32, on the host: of all rows (n,), and without each fold, stacked by
-    size.
+    """Eigenvalues of one site from float32, on the host: of all rows (n,), and without each fold,
+    stacked by size.
 
-    `exactly` solves the whole data's spectrum in float64, and `again` the folds. What is solved
-    again takes the place of what it corrects; `rough` is then the spectrum before.
+    `solve_whole` and `solve_folds` solve them in float64. `rough` is the float32 spectrum of all
+    rows after `replace_whole`.
     """
 
     whole: Tensor
     without: list[Tensor]
-    exactly: Callable[[], Tensor]
-    again: Callable[[], list[Tensor]]
+    solve_whole: Callable[[], Tensor]
+    solve_folds: Callable[[], list[Tensor]]
     rough: Tensor | None = None
     is_settled: bool = False
 
-    def sharpen(self, exact: Tensor) -> None:
-        """Take over the whole data's spectrum from float64; what that shows to be empty is empty in
-        the others as well.
+    def replace_whole(self) -> None:
+        """Solve the spectrum of all rows in float64, and set dimensions that are empty in it to
+        zero in the other spectra.
 
         A Gram matrix without k rows has k empty dimensions fewer.
         """
+        exact = self.solve_whole()
         self.rough = self.whole
         self.whole = exact
         empty = int((exact <= rounding_floor(exact)).sum())
@@ -135,12 +136,12 @@ class RoughSpectrum:
             values[:, : max(0, empty - (len(exact) - values.shape[1]))] = 0.0
 
     def settles(self, function: Function, nats: bool) -> bool:
-        """Return True if float32's rounding cannot show in the value or the standard error."""
+        """Return True if rounding to float32 cannot change the value or the standard error."""
         if self.rough is not None or self.is_settled:
             return True
         moved = float(rounding.moved_by_rounding(function, self.whole))
         allowed = rounding.NATS if nats else rounding.SHARE * abs(float(function(self.whole)))
-        return moved <= allowed and rounding.will_do(moved, self._left_out(function))
+        return moved <= allowed and rounding.is_negligible(moved, self._left_out(function))
 
     def evaluate(self, function: Function) -> tuple[float, float]:
         """Return the value and the standard error."""
@@ -148,8 +149,8 @@ class RoughSpectrum:
         left_out = self._left_out(function)
         if self.rough is not None and not self.is_settled:
             moved = abs(float(function(self.rough)) - value)
-            if not rounding.will_do(moved, left_out):
-                self.without = self.again()
+            if not rounding.is_negligible(moved, left_out):
+                self.without = self.solve_folds()
                 self.is_settled = True
                 left_out = self._left_out(function)
         return value, jackknife_error(left_out)
@@ -160,19 +161,18 @@ class RoughSpectrum:
 
 def _estimates(
     spectra: Sequence[RoughSpectrum],
-    own: OfSpectrum,
+    estimator: OfSpectrum,
     metric: Metric,
     sites: Sequence[SiteVectors],
     options: Options,
 ) -> list[Estimate]:
     def function(eigenvalues: Tensor) -> Tensor:
-        return own.function(eigenvalues, options)
+        return estimator.function(eigenvalues, options)
 
-    unsure = [one for one in spectra if not one.settles(function, metric.info.unit == "nats")]
-    for spectrum in unsure:
-        spectrum.sharpen(spectrum.exactly())
     estimates = []
     for spectrum, site in zip(spectra, sites, strict=True):
+        if not spectrum.settles(function, metric.info.unit == "nats"):
+            spectrum.replace_whole()
         value = error = math.nan
         if float(spectrum.whole[-1]) > 0:
             value, error = spectrum.evaluate(function)
@@ -183,15 +183,16 @@ def _estimates(
 def rough_spectra(
     sites: Sequence[SiteVectors], rows: RowPreparation, clamp: bool
 ) -> list[RoughSpectrum]:
-    """Return whole spectra and those without folds in float32, each size in one batch over all
-    sites."""
-    made = [[matrices.float() for matrices in fold_matrices(site, rows, clamp)] for site in sites]
-    batches = [torch.cat(list(same)) for same in zip(*made, strict=True)]
-    # the GPU has all of its work before the host waits
+    """Solve the spectra of sites in float32, all matrices of one size in one batch."""
+    matrices_by_site = [
+        [matrices.float() for matrices in fold_matrices(site, rows, clamp)] for site in sites
+    ]
+    batches = [torch.cat(list(batch)) for batch in zip(*matrices_by_site, strict=True)]
+    # all of the GPU's work is queued before the host waits
     solved = [eigvalsh(batch, overwrite=True) for batch in batches]
     whole, *stacked = [values.clamp(min=0).double().cpu() for values in solved]
     if rows.startswith("centered") and not clamp and len(sites[0]) <= sites[0].width:
-        whole[:, 0] = 0.0  # rows that sum to zero, scaled or not, miss one dimension
+        whole[:, 0] = 0.0  # rows that sum to zero, scaled or not, have one empty dimension
     by_site = [values.unflatten(0, (len(sites), -1)) for values in stacked]
     return [
         RoughSpectrum(
@@ -210,12 +211,18 @@ def fold_matrices(site: SiteVectors, rows: RowPreparation, clamp: bool) -> list[
     members = fold_members(n, site.rows.device)
     if n <= site.width:
         gram = gram_matrices([site], rows)
-        rests = [others(part, n) for part in members]
-        made = [gram, *(gram[0, rest.unsqueeze(-1), rest.unsqueeze(-2)] for rest in rests)]
+        remaining_rows = [complements(fold, n) for fold in members]
+        matrices = [
+            gram,
+            *(
+                gram[0, remaining.unsqueeze(-1), remaining.unsqueeze(-2)]
+                for remaining in remaining_rows
+            ),
+        ]
     else:
         whole, *without = fold_scatters(site.rows, rows)
-        made = [whole.unsqueeze(0), torch.stack(without)]
-    return [matrices.clamp(min=0) for matrices in made] if clamp else made
+        matrices = [whole.unsqueeze(0), torch.stack(without)]
+    return [batch.clamp(min=0) for batch in matrices] if clamp else matrices
 
 
 def _solve_whole(site: SiteVectors, rows: RowPreparation, clamp: bool) -> Tensor:

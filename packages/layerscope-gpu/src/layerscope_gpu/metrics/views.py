@@ -1,4 +1,4 @@
-"""Views of several sites in one tensor: a GPU waits longer for many small steps."""
+"""Views of several sites in one tensor, since many small steps take a GPU longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from layerscope.metrics import Options, SiteVectors, prepare_rows
 
 
 def view_of_sites(sites: Sequence[SiteVectors], index: int, options: Options) -> Tensor:
-    """Return one view, prepared, of sites of the same prompts (sites, N, D), float64."""
+    """Return one prepared view of sites of the same prompts (sites, N, D), float64."""
     rows = options.view_rows
     views = []
     for site in sites:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.evaluation.scorers import LeftToMteb
+from layerscope.evaluation.scoring import LeftToMteb
 from layerscope_gpu.scoring.kmeans import Clustering
 from layerscope_gpu.scoring.ranking import MEASURES, Pairs, Ranking
 from layerscope_gpu.scoring.regression import Classification
@@ -23,7 +23,8 @@ Problem = Classification | Clustering | Pairs | Ranking
 Rows = Callable[[Sequence[str]], np.ndarray]
 """From texts to the rows of their vectors."""
 
-_SEED, _BATCH = 42, 500  # of mteb's evaluator of clusterings
+_SEED = 42
+_BATCH = 500  # of mteb's evaluator of clusterings
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ def parts_of(task: Any, rows: Rows) -> list[Part]:
     convert = getattr(task, "convert_v1_dataset_format_to_v2", None)
     if convert is not None:
         convert(num_proc=None)
-    parts = []
+    subsets = []
     for split in task.eval_splits:
         for subset in task.hf_subsets:
             splits = task.dataset.get(subset, task.dataset)
-            parts += [Part(split, subset, *found) for found in maker(task, splits, split, rows)]
-    return parts
+            subsets += [
+                Part(split, subset, *description)
+                for description in maker(task, splits, split, rows)
+            ]
+    return subsets
 
 
 Maker = Callable[[Any, Any, str, Rows], Iterator[tuple[Problem, bool]]]
@@ -83,13 +87,13 @@ def _maker(task: Any) -> Maker:
     ]
     for base, maker, methods in kinds:
         if isinstance(task, base):
-            own = [
+            overridden = [
                 name
                 for name in methods.split()
                 if getattr(type(task), name) is not getattr(base, name)
             ]
-            if own:
-                raise NotDescribed(f"it has its own {own[0]}")
+            if overridden:
+                raise NotDescribed(f"it has its own {overridden[0]}")
             return maker
     raise NotDescribed(f"scores of type {task.metadata.type} are mteb's alone")
 
@@ -116,18 +120,22 @@ def _classification(
         raise NotDescribed(f"its classifier is {model!r}")
     if task.is_cross_validation or not isinstance(task.input_column_name, str):
         raise NotDescribed("it is cross-validated, or has several inputs")
-    train, test = splits[task.train_split], splits[split]
-    shuffled, draws = None, []
+    train = splits[task.train_split]
+    test = splits[split]
+    shuffled = None
+    draws = []
     for i in range(task.n_experiments):
         _, shuffled, drawn = task._undersample_data(train, i, shuffled)
         draws.append(np.array(drawn))
     used = sorted({int(i) for drawn in draws for i in drawn})
-    texts, column = train[task.input_column_name][:], task.label_column_name
+    texts = train[task.input_column_name][:]
+    column = task.label_column_name
     place = np.zeros(len(texts), int)
     place[used] = rows([texts[i] for i in used])
-    known = np.array(train[column][:]), np.array(test[column][:])
-    codes = np.unique(np.concatenate(known), return_inverse=True)[1]
-    labels, gold = codes[: len(texts)], codes[len(texts) :]
+    raw_labels = np.array(train[column][:]), np.array(test[column][:])
+    codes = np.unique(np.concatenate(raw_labels), return_inverse=True)[1]
+    labels = codes[: len(texts)]
+    gold = codes[len(texts) :]
     problem = Classification(
         tuple(place[drawn] for drawn in draws),
         tuple(labels[drawn] for drawn in draws),
@@ -139,7 +147,8 @@ def _classification(
 
 def _clustering(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Problem, bool]]:
     _only(task, "v_measure")
-    sets, labels = [], []
+    sets = []
+    labels = []
     for row in splits[split]:
         _, codes = np.unique(np.array(row[task.label_column_name]), return_inverse=True)
         labels.append(codes)
@@ -163,11 +172,13 @@ def _drawn_clustering(
 ) -> Iterator[tuple[Problem, bool]]:
     """mteb's newer kind: documents are drawn, and from them samples with repetition."""
     _only(task, "v_measure")
-    data, random = splits[split], task.rng_state
-    most, share = task.max_document_to_embed, task.max_fraction_of_documents_to_embed
-    if most is not None or share is not None:
-        most = int(share * len(data)) if share is not None else most
-        data = data.select(random.sample(range(len(data)), k=min(len(data), most)))
+    data = splits[split]
+    random = task.rng_state
+    count = task.max_document_to_embed
+    share = task.max_fraction_of_documents_to_embed
+    if count is not None or share is not None:
+        count = int(share * len(data)) if share is not None else count
+        data = data.select(random.sample(range(len(data)), k=min(len(data), count)))
     places = rows(data[task.input_column_name][:])
     levels = [
         label if isinstance(label, list) else [label] for label in data[task.label_column_name][:]
@@ -177,7 +188,9 @@ def _drawn_clustering(
         if task.max_depth is None
         else min(task.max_depth, max(map(len, levels)))
     )
-    sets, labels, counts = [], [], []
+    sets = []
+    labels = []
+    counts = []
     for level in range(depth):
         named = np.array([label[level] if len(label) > level else -1 for label in levels])
         valid = [
@@ -197,11 +210,14 @@ def _drawn_clustering(
 
 def _similarity(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Problem, bool]]:
     _only(task, "cosine_spearman")
-    data, (first, second) = splits[split], task.column_names
-    if not isinstance(first, str):
+    data = splits[split]
+    (column_a, column_b) = task.column_names
+    if not isinstance(column_a, str):
         raise NotDescribed("it has several inputs")
     yield (
-        Pairs(rows(data[first][:]), rows(data[second][:]), np.array(data["score"][:], np.float64)),
+        Pairs(
+            rows(data[column_a][:]), rows(data[column_b][:]), np.array(data["score"][:], np.float64)
+        ),
         True,
     )
 
@@ -211,13 +227,13 @@ def _pairs(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[Pro
     data = splits[split]
     columns = data[0] if len(data) == 1 else {name: data[name][:] for name in data.column_names}
     measures = MEASURES if score == "max_ap" else (score.removesuffix("_ap"),)
-    first, second = (
+    rows_a, rows_b = (
         rows(columns[name]) for name in (task.input1_column_name, task.input2_column_name)
     )
     yield (
         Pairs(
-            first,
-            second,
+            rows_a,
+            rows_b,
             np.array(columns[task.label_column_name], np.float64).ravel(),
             True,
             measures,
@@ -231,12 +247,12 @@ def _ranking(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[P
     from mteb.abstasks import AbsTaskRetrieval
     from mteb.types import PromptType
 
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(max_over_subqueries_)?(map|ndcg)_at_(\d+)", str(task.metadata.main_score)
     )
-    if found is None or task.skip_first_result:
+    if match is None or task.skip_first_result:
         raise NotDescribed(f"its score is {task.metadata.main_score}")
-    joined = found[1] is not None
+    joined = match[1] is not None
     if type(task).task_specific_scores is not AbsTaskRetrieval.task_specific_scores and not joined:
         raise NotDescribed("it adds scores of its own")
     data = splits[split]
@@ -244,24 +260,25 @@ def _ranking(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[P
     queries = data["queries"].select(
         [i for i, query in enumerate(data["queries"]["id"]) if query in relevant_docs]
     )
-    corpus, ids = data["corpus"], list(queries["id"])
+    corpus = data["corpus"]
+    ids = list(queries["id"])
 
-    def encoded(part: Any, kind: Any) -> np.ndarray:
+    def encoded(texts: Any, kind: Any) -> np.ndarray:
         loader = create_dataloader(
-            part, task_metadata=task.metadata, prompt_type=kind, batch_size=4096
+            texts, task_metadata=task.metadata, prompt_type=kind, batch_size=4096
         )
         return rows([text for batch in loader for text in batch["text"]])
 
     names = list(corpus["id"])
     place = {name: i for i, name in enumerate(names)}
     names_of = [query.rpartition("_")[0] for query in ids] if joined else ids
-    known, groups = np.unique(np.array(names_of, dtype=object), return_inverse=True)
+    group_names, groups = np.unique(np.array(names_of, dtype=object), return_inverse=True)
     last = dict(
         zip(names_of, ids, strict=True)
     )  # of queries in parts mteb takes the last one's judgments
     judged = [
         (i, place.get(doc, -1), grade)
-        for i, name in enumerate(known)
+        for i, name in enumerate(group_names)
         for doc, grade in relevant_docs[last[name]].items()
     ]
     order = np.empty(len(names), int)
@@ -269,10 +286,12 @@ def _ranking(task: Any, splits: Any, split: str, rows: Rows) -> Iterator[tuple[P
     pairs = None
     if (ranked := data["top_ranked"]) is not None:
         listed = [ranked.get(query, ()) for query in ids]
-        flat = np.fromiter((place[doc] for some in listed for doc in some), np.int64)
-        pairs = np.stack([flat, np.repeat(np.arange(len(ids)), [len(some) for some in listed])])
+        flat = np.fromiter((place[doc] for documents in listed for doc in documents), np.int64)
+        pairs = np.stack(
+            [flat, np.repeat(np.arange(len(ids)), [len(documents) for documents in listed])]
+        )
     problem = Ranking(
         encoded(queries, PromptType.query), encoded(corpus, PromptType.document), pairs, groups, np.array(judged, float).T, order,
-        found[2], int(found[3]), np.array([place.get(query, -1) for query in ids]) if task.ignore_identical_ids else None,
+        match[2], int(match[3]), np.array([place.get(query, -1) for query in ids]) if task.ignore_identical_ids else None,
     )  # fmt: skip
-    yield problem, task.metadata.type == "Reranking" and found[2] == "map" and not joined
+    yield problem, task.metadata.type == "Reranking" and match[2] == "map" and not joined

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerscope.evaluation.items import ItemScores
-from layerscope.evaluation.results import ScoreResult, SplitScore, write_result
+from layerscope.evaluation.results import ItemScores, ScoreResult, SplitScore, write_result
 from layerscope.evaluation.scoring import (
     OpenTask,
     ScoreJob,
@@ -36,12 +35,11 @@ from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_sco
 from layerscope_gpu.scoring.regression import Classification, classify
 
 _SHARE = 4  # part of the free memory of a device that vectors may take at a time
-_HOST_BYTES, _MOST_BYTES = (
-    2**30,
-    2**33,
-)  # vectors that are scored together, on a CPU and on a GPU at most
+_HOST_BYTES = 2**30
+_MOST_BYTES = 2**33  # vectors that are scored together, on a CPU and on a GPU at most
 _READ_BYTES = 2**32  # of vectors on their way from the disk
-_READERS, _WRITERS = 4, 8
+_READERS = 4
+_WRITERS = 8
 
 
 @dataclass
@@ -57,18 +55,18 @@ class DeviceScoring:
     def texts_of(task: Any) -> list[str]:
         """Every text that a task encodes, in mteb's order, by the task's description: nothing is
         fitted. Without one, by mteb."""
-        known: dict[str, int] = {}
+        place_of: dict[str, int] = {}
         reseed(task)
         try:
             parts_of(
                 task,
                 lambda texts: np.array(
-                    [known.setdefault(text, len(known)) for text in texts], dtype=np.int64
+                    [place_of.setdefault(text, len(place_of)) for text in texts], dtype=np.int64
                 ),
             )
         except NotDescribed:
             return encoded_texts(task)
-        return list(known)
+        return list(place_of)
 
     def score(
         self, context: ScoringContext, task: OpenTask, jobs: Sequence[ScoreJob]
@@ -82,7 +80,7 @@ class DeviceScoring:
 
     def facts(self, results: Sequence[ScoreResult]) -> dict[str, Any]:
         """Return facts for the manifest, from all results, those of an earlier run included."""
-        left = {
+        reasons = {
             result.task: result.mteb_reason
             for result in results
             if result.status != "failed" and result.scoring != "device"
@@ -92,13 +90,13 @@ class DeviceScoring:
             if result.converged is not None:
                 shares_by_task.setdefault(result.task, []).append(result.converged)
         shares = {task: float(np.mean(shares)) for task, shares in shares_by_task.items()}
-        return {"device": str(self.device), "by_mteb": left, "fits_converged": shares}
+        return {"device": str(self.device), "by_mteb": reasons, "fits_converged": shares}
 
     def _run(
         self,
         context: ScoringContext,
         task: OpenTask,
-        parts: Sequence[Part],
+        subsets: Sequence[Part],
         jobs: Sequence[ScoreJob],
     ) -> Iterator[ScoreResult]:
         clock = time.perf_counter()
@@ -110,24 +108,24 @@ class DeviceScoring:
             ThreadPoolExecutor(self.readers(size)) as readers,
             ThreadPoolExecutor(_WRITERS) as writers,
         ):
-            for some in (jobs[i : i + step] for i in range(0, len(jobs), step)):
+            for batch in (jobs[i : i + step] for i in range(0, len(jobs), step)):
                 if self.stopped.is_set():
                     return
-                vectors = torch.empty(len(some), rows, context.width, device=self.device)
-                reasons = list(readers.map(partial(_read, task), some, vectors))
-                for job, reason in zip(some, reasons, strict=True):
+                vectors = torch.empty(len(batch), rows, context.width, device=self.device)
+                reasons = list(readers.map(partial(_read, task), batch, vectors))
+                for job, reason in zip(batch, reasons, strict=True):
                     if reason is not None:
                         result = replace(job.undefined(task.task, reason), scoring="device")
                         write_result(job.file(context), result, {})
                         yield result
-                if known := [i for i, reason in enumerate(reasons) if reason is None]:
-                    found, converged = self._scored(
-                        parts, vectors if len(known) == len(some) else vectors[known]
+                if readable := [i for i, reason in enumerate(reasons) if reason is None]:
+                    scored, converged = self._scored(
+                        subsets, vectors if len(readable) == len(batch) else vectors[readable]
                     )
-                    seconds = (time.perf_counter() - clock) / len(known)
+                    seconds = (time.perf_counter() - clock) / len(readable)
                     finish = partial(_finished, context, task.task, converged, seconds)
                     del vectors  # before there are the next ones
-                    yield from writers.map(finish, [some[i] for i in known], found)
+                    yield from writers.map(finish, [batch[i] for i in readable], scored)
                 clock = time.perf_counter()
 
     def readers(self, vectors: int) -> int:
@@ -141,17 +139,17 @@ class DeviceScoring:
         return _HOST_BYTES
 
     def _scored(
-        self, parts: Sequence[Part], vectors: torch.Tensor
+        self, subsets: Sequence[Part], vectors: torch.Tensor
     ) -> tuple[list[list[tuple[Part, float, ItemScores | None]]], float | None]:
         """Scores and items of every layer, part by part, and the share of fits that converged, if
         any."""
         out: list[list[tuple[Part, float, ItemScores | None]]] = [[] for _ in vectors]
         shares = []
-        for part in parts:
-            scores, items, ended = score_problem(vectors, part.problem, self.room() // 2)
+        for subset in subsets:
+            scores, items, ended = score_problem(vectors, subset.problem, self.room() // 2)
             shares += [] if ended is None else [ended]
             for i, score in enumerate(scores.tolist()):
-                out[i].append((part, score, items[i] if part.items else None))
+                out[i].append((subset, score, items[i] if subset.items else None))
         return out, float(np.mean(shares)) if shares else None
 
 
@@ -175,10 +173,12 @@ def _finished(
     """Write a job's result and its items."""
     scores = []
     items_by_part = {}
-    for part, score, items in scored:
+    for subset, score, items in scored:
         if items is not None and len(items.values) > 1:
-            items_by_part[part.split, part.subset] = items
-        scores.append(SplitScore(part.split, part.subset, score if np.isfinite(score) else None))
+            items_by_part[subset.split, subset.subset] = items
+        scores.append(
+            SplitScore(subset.split, subset.subset, score if np.isfinite(score) else None)
+        )
     result = replace(
         job.scored(task, scores), scoring="device", converged=converged, seconds=seconds
     )
@@ -192,21 +192,25 @@ def score_problem(
     """Scores of vectors (layers, texts, D), the items they are made of, and the share of fits that
     converged, if any."""
     if isinstance(problem, Classification):
-        found = classify(vectors, problem, memory=memory)
-        return found.scores, [ItemScores("mean", row) for row in found.items], found.converged
+        classified = classify(vectors, problem, memory=memory)
+        return (
+            classified.scores,
+            [ItemScores("mean", row) for row in classified.items],
+            classified.converged,
+        )
     if isinstance(problem, Clustering):
         values = cluster(vectors, problem, memory=memory)
         return values.mean(1), [ItemScores("mean", row) for row in values], None
     if isinstance(problem, Pairs):
-        scores, kept = pair_scores(vectors, problem)
+        scores, values = pair_scores(vectors, problem)
         return (
             scores,
             [
                 ItemScores("ap" if problem.labeled else "spearman", row, problem.gold)
-                for row in kept
+                for row in values
             ],
             None,
         )
     assert isinstance(problem, Ranking)
-    scores, each = rank_scores(vectors, problem)
-    return scores, [ItemScores("mean", row) for row in each], None
+    scores, items = rank_scores(vectors, problem)
+    return scores, [ItemScores("mean", row) for row in items], None

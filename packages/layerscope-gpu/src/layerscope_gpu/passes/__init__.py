@@ -1,4 +1,4 @@
-"""Forward passes of a transformer in fewer steps, to the same bits: rotary positions, norms,
+"""Forward passes of transformers in fewer steps with the same bits: rotary positions, norms,
 activations, parallel blocks."""
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ __all__ = ["fast_passes", "find_shortcuts"]
 
 @contextmanager
 def fast_passes(module: nn.Module) -> Iterator[None]:
-    """While this is open, passes of a module on a GPU use the kernels wherever those give the same
-    bits."""
+    """Make passes of a module on a GPU use the kernels inside a block, where the bits agree."""
     with fast_rotation(module), fast_norms(), fast_activations(module), fast_blocks(module):
         yield
 
 
 def find_shortcuts(module: nn.Module, work: Callable[[], Any]) -> None:
-    """Find out, once, which steps of a module may be done in fewer. `work` is a small pass, and
-    must give the same bits."""
-    for tried in (try_rotating_in_place, try_fast_blocks):
-        tried(module, work)
+    """Test, once per module, which shortcuts give the same bits in a small pass, `work`."""
+    try_rotating_in_place(module, work)
+    try_fast_blocks(module, work)

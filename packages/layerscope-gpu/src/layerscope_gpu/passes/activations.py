@@ -1,10 +1,10 @@
-"""Activation functions as tables on a GPU, to the same bits.
+"""Activation functions as tables on a GPU, with the same bits.
 
-A number in half precision has 65,536 values. What a model's own function makes of each fits into a
+Half-precision numbers have 65,536 values. A table of a function at all of them fits into a
 multiprocessor's shared memory, so that an activation is one lookup, as fast as reading and writing
-the states. Any function of single numbers will do, however costly: GELU takes torch a fifth longer
-than that on an H200. A table is tried on another shape first: unless all bits agree, the model's
-own function stays.
+the states (torch's GELU takes a fifth longer on an H200). This works for any function of single
+numbers. A trial on another shape comes first: unless all bits agree, the model's own function is
+used.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from layerscope_gpu.cuda import UnusableError, launch, multiprocessors, shared_memory
+from layerscope_gpu.cuda import FAILURES, launch, multiprocessors, shared_memory
+from layerscope_gpu.passes.forwards import replace_forwards
 
 _VALUES = 65536
 _BYTES = 2 * _VALUES
 _THREADS = 1024
 _EIGHT = 8  # numbers that a thread reads at once: 16 bytes
-_FEWEST = 2**22  # numbers: a table takes longer to load than fewer are worth
+_FEWEST = 2**22  # numbers: for fewer, loading the table takes longer than it saves
 _KINDS = (
     nn.GELU,
     nn.SiLU,
@@ -38,7 +39,7 @@ _KINDS = (
     nn.Hardswish,
 )
 
-_found: WeakKeyDictionary[nn.Module, list[nn.Module]] = WeakKeyDictionary()
+_activations_of: WeakKeyDictionary[nn.Module, list[nn.Module]] = WeakKeyDictionary()
 _tables: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype, torch.device], Tensor | None]] = (
     WeakKeyDictionary()
 )
@@ -50,7 +51,8 @@ __device__ __forceinline__ unsigned both(const u16* table, unsigned x) {
   return table[x & 0xffffu] | (unsigned)table[x >> 16] << 16;
 }
 
-// numbers in eights, replaced by what the table has for them; a block for each multiprocessor, which keeps the whole table
+// replace numbers, in groups of eight, by their values in the table; each multiprocessor has one
+// block, which keeps the whole table
 extern "C" __global__ void __launch_bounds__(1024)
 look_up(const uint4* from, const uint4* values, uint4* to, int eights) {
   extern __shared__ __align__(16) u16 table[];
@@ -66,7 +68,8 @@ look_up(const uint4* from, const uint4* values, uint4* to, int eights) {
     for (int i = 0; i < 4; ++i)
       if (start + i * step < eights)
         to[start + i * step] =
-            make_uint4(both(table, x[i].x), both(table, x[i].y), both(table, x[i].z), both(table, x[i].w));
+            make_uint4(both(table, x[i].x), both(table, x[i].y), both(table, x[i].z),
+                       both(table, x[i].w));
   }
 }
 """
@@ -74,93 +77,89 @@ look_up(const uint4* from, const uint4* values, uint4* to, int eights) {
 
 @contextmanager
 def fast_activations(module: nn.Module) -> Iterator[None]:
-    """While this is open, activation functions of a module are looked up, where that gives the
-    same."""
-    replaced = [
-        part for part in _activations(module) if "forward" not in vars(part)
-    ]  # or another thread has replaced it
-    for part in replaced:
-        part.forward = _Fast(part, part.forward)
-    try:
+    """Make activation functions of a module use tables inside a block, where the bits agree."""
+    with replace_forwards(_activations(module), _Fast):
         yield
-    finally:
-        for part in replaced:
-            vars(part).pop("forward", None)
 
 
 def _activations(module: nn.Module) -> list[nn.Module]:
-    """The activation functions of a module that depend on nothing but their input."""
-    if module not in _found:
-        _found[module] = [part for part in module.modules() if _is_plain(part)]
-    return _found[module]
+    """Return the activation functions of a module that depend only on their input."""
+    if module not in _activations_of:
+        _activations_of[module] = [child for child in module.modules() if _is_plain(child)]
+    return _activations_of[module]
 
 
-def _is_plain(part: nn.Module) -> bool:
-    known = type(part) in _KINDS or type(part).__module__ == "transformers.activations"
-    return known and not part._parameters and not part._buffers and not part._modules
+def _is_plain(child: nn.Module) -> bool:
+    is_activation = type(child) in _KINDS or type(child).__module__ == "transformers.activations"
+    return is_activation and not (child._parameters or child._buffers or child._modules)
 
 
 class _Fast:
-    """An activation function, or its table in its place."""
+    """An activation function that is replaced by its table where that is possible."""
 
-    def __init__(self, part: nn.Module, own: Any) -> None:
-        self.part, self.own = part, own
+    def __init__(self, function: nn.Module) -> None:
+        self.function = function
+        self.forward = function.forward
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        if len(given) == 1 and not named and not torch.is_grad_enabled() and _fits(given[0]):
-            table = table_of(self.part, self.own, given[0].dtype, given[0].device)
+    def __call__(self, states: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not arguments and not keywords and not torch.is_grad_enabled() and _fits(states):
+            table = table_of(self.function, self.forward, states.dtype, states.device)
             if table is not None:
-                return look_up(given[0], table)
-        return self.own(*given, **named)
+                return look_up(states, table)
+        return self.forward(states, *arguments, **keywords)
 
 
 def _fits(states: Any) -> bool:
-    """Return True if the kernel can take these."""
+    """Return True if the kernel supports the states and they are large enough."""
     if not isinstance(states, Tensor) or not states.is_cuda or not _shape_fits(states):
         return False
     return states.numel() >= _FEWEST and shared_memory(states.device.index) >= _BYTES
 
 
 def _shape_fits(states: Tensor) -> bool:
-    if (
-        states.dtype not in (torch.bfloat16, torch.float16)
-        or not states.is_contiguous()
-        or states.data_ptr() % 16
-    ):
-        return False
-    return states.numel() % _EIGHT == 0 and 0 < states.numel() // _EIGHT < 2**30
+    return (
+        states.dtype in (torch.bfloat16, torch.float16)
+        and states.is_contiguous()
+        and states.data_ptr() % 16 == 0
+        and states.numel() % _EIGHT == 0
+        and 0 < states.numel() // _EIGHT < 2**30
+    )
 
 
-def table_of(part: nn.Module, own: Any, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """Return a function's value of every number of a type; None if it is no function of single
-    numbers. Tried once."""
-    known = _tables.setdefault(part, {})
-    if (dtype, device) not in known:
-        known[dtype, device] = _make_table(own, dtype, device)
-    return known[dtype, device]
+def table_of(
+    function: nn.Module, forward: Any, dtype: torch.dtype, device: torch.device
+) -> Tensor | None:
+    """Return a function's values at all numbers of a type; None if it is no function of single
+    numbers. The table is made once."""
+    tables = _tables.setdefault(function, {})
+    if (dtype, device) not in tables:
+        tables[dtype, device] = _make_table(forward, dtype, device)
+    return tables[dtype, device]
 
 
-def _make_table(own: Any, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    every = torch.arange(_VALUES, dtype=torch.int32, device=device).to(torch.int16).view(dtype)
+def _make_table(forward: Any, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    numbers = torch.arange(_VALUES, dtype=torch.int32, device=device).to(torch.int16).view(dtype)
     generator = torch.Generator().manual_seed(0)
-    some = (4 * torch.randn(40, 1024, generator=generator)).to(device, dtype)
+    sample = (4 * torch.randn(40, 1024, generator=generator)).to(device, dtype)
     try:
-        table = own(every)
-        if not isinstance(table, Tensor) or table.dtype != dtype or table.shape != every.shape:
+        table = forward(numbers)
+        if not isinstance(table, Tensor) or table.dtype != dtype or table.shape != numbers.shape:
             return None
         table = table.contiguous()
-        got, want = look_up(some, table), own(some)
+        looked_up = look_up(sample, table)
+        expected = forward(sample)
         return (
             table
-            if want.dtype == dtype and torch.equal(got.view(torch.int16), want.view(torch.int16))
+            if expected.dtype == dtype
+            and torch.equal(looked_up.view(torch.int16), expected.view(torch.int16))
             else None
         )
-    except (UnusableError, OSError, AttributeError, RuntimeError, TypeError):
+    except FAILURES:
         return None
 
 
 def look_up(states: Tensor, table: Tensor) -> Tensor:
-    """Contiguous states in half precision, every number replaced by what the table has for it."""
+    """Return contiguous half-precision states with every number replaced by its table entry."""
     out = torch.empty_like(states)
     blocks = min(-(-states.numel() // (_EIGHT * _THREADS)), multiprocessors(states.device))
     launch(

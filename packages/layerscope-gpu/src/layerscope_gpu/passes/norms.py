@@ -1,9 +1,9 @@
-"""Layer normalization in one quick CUDA kernel, to the same bits as torch's own.
+"""Layer normalization in a faster CUDA kernel that gives the same bits as torch's own.
 
-torch gives each row to a block of 128 threads, which spend most of their time waiting for one
-another: on an H200 a norm of 1,024 numbers per token takes two to three times as long as reading
-and writing them. Here a warp takes a row and does what those 128 threads would, in the same order.
-A few rows are tried first: unless all bits agree, torch's kernel stays.
+torch gives each row to a block of 128 threads, which mostly wait for one another. On an H200 a norm
+of 1,024 numbers per token takes two to three times as long as reading and writing them. Here a warp
+takes a row and computes the same sums in the same order. A trial on a few rows comes first: unless
+all bits agree, torch's kernel is used.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layerscope_gpu.cuda import HALVES, launch, tried_once
+from layerscope_gpu.cuda import HALVES, define, launch, tried_once
 
-_ready: dict[
-    nn.LayerNorm, tuple[Tensor, Tensor]
-] = {}  # norms of states: the states, and what the norm makes of them
+# results that `sum_and_norms` has computed ahead: the states of a norm and their normed values
+_ready: dict[nn.LayerNorm, tuple[Tensor, Tensor]] = {}
 
 _ROWS = 8  # of a block: one warp each
-_MOST = 4096  # a lane keeps a 32nd of a row in registers
+_MOST = 4096  # numbers of a row, of which a lane keeps a 32nd in registers
 
-# PARTS: how often 128 threads that take four numbers each go through a row; FULL: the last time is
-# like the others
+# PARTS: steps in which 128 threads with four numbers each read a row; FULL: the last one is full
 _SOURCE = r"""
 // four numbers, read and written as 8 bytes at once
 struct Four {
@@ -39,18 +37,20 @@ struct Four {
 };
 struct Moments { float mean, squares, count; };
 
-// moments of two sets of numbers together; the products are added as the compiler of torch fuses them
+// the moments of the union of two sets; products and sums are fused as in torch's own kernel
 __device__ __forceinline__ Moments joined(Moments one, Moments two) {
   const float count = two.count + one.count;
   if (!FULL && !(count > 0.f)) return {0.f, 0.f, 0.f};
   const float delta = one.mean - two.mean, share = 1.f / count;
   const float of_one = one.count * share, of_two = two.count * share;
   const float squared = delta * delta;
-  return {fmaf(of_two, two.mean, of_one * one.mean), fmaf(squared * two.count, of_one, two.squares + one.squares), count};
+  const float mean = fmaf(of_two, two.mean, of_one * one.mean);
+  return {mean, fmaf(squared * two.count, of_one, two.squares + one.squares), count};
 }
 
-// a row's mean and variance, in every lane: what 128 threads that take four numbers each would find
-__device__ __forceinline__ float2 mean_and_variance(const Four (&held)[PARTS][4], int fours, int width) {
+// a row's mean and variance, in every lane: the same as 128 threads with four numbers each compute
+__device__ __forceinline__ float2 mean_and_variance(const Four (&held)[PARTS][4], int fours,
+                                                    int width) {
   const int half = HALF, lane = threadIdx.x & 31;
   Moments moments[4];
 #pragma unroll
@@ -73,7 +73,8 @@ __device__ __forceinline__ float2 mean_and_variance(const Four (&held)[PARTS][4]
       Moments other;
       other.mean = __shfl_down_sync(0xffffffffu, moments[warp].mean, offset);
       other.squares = __shfl_down_sync(0xffffffffu, moments[warp].squares, offset);
-      other.count = FULL ? moments[warp].count : __shfl_down_sync(0xffffffffu, moments[warp].count, offset);
+      other.count = moments[warp].count;
+      if (!FULL) other.count = __shfl_down_sync(0xffffffffu, other.count, offset);
       moments[warp] = joined(moments[warp], other);
     }
   }
@@ -82,9 +83,10 @@ __device__ __forceinline__ float2 mean_and_variance(const Four (&held)[PARTS][4]
   return make_float2(mean, __shfl_sync(0xffffffffu, all.squares, 0) / (float)width);
 }
 
-// a row under a norm, written
-__device__ __forceinline__ void write_normed(const Four (&held)[PARTS][4], const u16* weight, const u16* bias, u16* to, int fours,
-                                             float2 moments, int epsilon) {
+// write a row under a norm
+__device__ __forceinline__ void write_normed(const Four (&held)[PARTS][4], const u16* weight,
+                                             const u16* bias, u16* to, int fours, float2 moments,
+                                             int epsilon) {
   const int half = HALF, lane = threadIdx.x & 31;
   const float mean = moments.x, scale = rsqrtf(moments.y + __uint_as_float((unsigned)epsilon));
 #pragma unroll
@@ -97,14 +99,16 @@ __device__ __forceinline__ void write_normed(const Four (&held)[PARTS][4], const
         float out[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          out[i] = fmaf(w.get(i, half), scale * (held[part][warp].get(i, half) - mean), b.get(i, half));
+          out[i] = fmaf(w.get(i, half), scale * (held[part][warp].get(i, half) - mean),
+                        b.get(i, half));
         ((Four*)to)[at] = {make_uint2(paired(out[0], out[1], half), paired(out[2], out[3], half))};
       }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int rows, int width, int epsilon) {
+layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int rows, int width,
+           int epsilon) {
   const int lane = threadIdx.x & 31, row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= rows) return;
   const Four* x = (const Four*)(from + (size_t)row * width);
@@ -117,19 +121,22 @@ layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int row
       const int at = part * 128 + warp * 32 + lane;
       if (FULL || at < fours) held[part][warp] = x[at];
     }
-  write_normed(held, weight, bias, to + (size_t)row * width, fours, mean_and_variance(held, fours, width), epsilon);
+  write_normed(held, weight, bias, to + (size_t)row * width, fours,
+               mean_and_variance(held, fours, width), epsilon);
 }
 
 // (one + two) + three of two numbers side by side, each sum rounded
 __device__ __forceinline__ unsigned sum_of(unsigned one, unsigned two, unsigned three) {
-  const unsigned sum = paired(low(one, HALF) + low(two, HALF), high(one, HALF) + high(two, HALF), HALF);
+  const unsigned sum = paired(low(one, HALF) + low(two, HALF), high(one, HALF) + high(two, HALF),
+                              HALF);
   return paired(low(sum, HALF) + low(three, HALF), high(sum, HALF) + high(three, HALF), HALF);
 }
 
 // (one + two) + three, and that under two norms
 extern "C" __global__ void __launch_bounds__(256)
-sum_and_norms(const u16* one, const u16* two, const u16* three, const u16* weight1, const u16* bias1, const u16* weight2,
-              const u16* bias2, u16* sum, u16* to1, u16* to2, int rows, int width, int epsilon1, int epsilon2) {
+sum_and_norms(const u16* one, const u16* two, const u16* three, const u16* weight1,
+              const u16* bias1, const u16* weight2, const u16* bias2, u16* sum, u16* to1, u16* to2,
+              int rows, int width, int epsilon1, int epsilon2) {
   const int lane = threadIdx.x & 31, row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= rows) return;
   const size_t start = (size_t)row * width;
@@ -157,55 +164,55 @@ sum_and_norms(const u16* one, const u16* two, const u16* three, const u16* weigh
 
 @cache
 def source(width: int, dtype: torch.dtype) -> str:
-    """The kernel for rows of this many numbers of this kind."""
-    known = {
+    """Return the source of the kernels for rows of this width and type."""
+    macros = {
         "PARTS": -(-width // 512),
         "FULL": int(width % 512 == 0),
         "HALF": int(dtype == torch.float16),
     }
-    return "".join(f"#define {name} {value}\n" for name, value in known.items()) + HALVES + _SOURCE
+    return define(macros) + HALVES + _SOURCE
 
 
 @contextmanager
 def fast_norms() -> Iterator[None]:
-    """While this is open, `nn.LayerNorm` uses the kernel where that gives the same."""
-    own = nn.LayerNorm.forward
-    if isinstance(own, _Forward):  # another thread has replaced it
+    """Make `nn.LayerNorm` use the kernel inside a block, where that gives the same bits."""
+    forward = nn.LayerNorm.forward
+    if isinstance(forward, _Forward):  # another thread has replaced it
         yield
         return
-    nn.LayerNorm.forward = _Forward(own)  # type: ignore[method-assign, assignment]
+    nn.LayerNorm.forward = _Forward(forward)  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        nn.LayerNorm.forward = own  # type: ignore[method-assign]
+        nn.LayerNorm.forward = forward  # type: ignore[method-assign]
         _ready.clear()
 
 
 class _Forward:
     """`nn.LayerNorm.forward`, or the kernel in its place."""
 
-    def __init__(self, own: Callable[..., Tensor]) -> None:
-        self.own = own
+    def __init__(self, forward: Callable[..., Tensor]) -> None:
+        self.forward = forward
 
     def __get__(self, norm: nn.LayerNorm | None, kind: type | None = None) -> Callable[..., Tensor]:
         return self if norm is None else partial(self, norm)
 
     def __call__(self, norm: nn.LayerNorm, states: Tensor) -> Tensor:
-        ready = _ready.pop(norm, None)  # computed with the sum that these states are
+        ready = _ready.pop(norm, None)
         if ready is not None and ready[0] is states:
             return ready[1]
         if not torch.is_grad_enabled() and usable(norm, states):
             return layer_norm(states, norm.weight, norm.bias, norm.eps)
-        return self.own(norm, states)
+        return self.forward(norm, states)
 
 
 def usable(norm: nn.LayerNorm, states: Any) -> bool:
-    """Return True if the kernel can take states under a norm, and gives what torch gives."""
+    """Return True if the kernel supports a norm and its states and gives the same bits as torch."""
     return _fits(norm, states) and _is_same(states.shape[-1], states.dtype, states.device)
 
 
 def _fits(norm: nn.LayerNorm, states: Any) -> bool:
-    """Return True if the kernel can take these."""
+    """Return True if the kernel supports a norm and its states."""
     if not isinstance(states, Tensor) or not states.is_cuda or type(norm) is not nn.LayerNorm:
         return False
     return _shapes_fit(norm, states)
@@ -213,37 +220,32 @@ def _fits(norm: nn.LayerNorm, states: Any) -> bool:
 
 def _shapes_fit(norm: nn.LayerNorm, states: Tensor) -> bool:
     tensors = (states, norm.weight, norm.bias)
-    if (
-        norm.weight is None
-        or norm.bias is None
-        or states.dtype not in (torch.bfloat16, torch.float16)
-        or not states.numel()
-    ):
+    if any(tensor is None for tensor in tensors) or not states.numel():
         return False
     width = states.shape[-1]
-    if (
-        norm.normalized_shape != (width,)
-        or width % 4
-        or width > _MOST
-        or states.numel() // width >= 2**31
-    ):
-        return False
-    return all(
-        one.dtype == states.dtype
-        and one.device == states.device
-        and one.is_contiguous()
-        and one.data_ptr() % 16 == 0
-        for one in tensors
+    return (
+        states.dtype in (torch.bfloat16, torch.float16)
+        and norm.normalized_shape == (width,)
+        and width % 4 == 0
+        and width <= _MOST
+        and states.numel() // width < 2**31
+        and all(
+            tensor.dtype == states.dtype
+            and tensor.device == states.device
+            and tensor.is_contiguous()
+            and tensor.data_ptr() % 16 == 0
+            for tensor in tensors
+        )
     )
 
 
 def layer_norm(states: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    """Contiguous states in half precision, with every row normalized, scaled and shifted."""
+    """Return contiguous states in half precision with every row normalized, scaled and shifted."""
     width = states.shape[-1]
     rows = states.numel() // width
     out = torch.empty_like(states)
-    given: list[Tensor | int] = [states, weight, bias, out, rows, width, _bits(epsilon)]
-    launch(source(width, states.dtype), "layer_norm", -(-rows // _ROWS), 32 * _ROWS, 0, given)
+    arguments: list[Tensor | int] = [states, weight, bias, out, rows, width, _bits(epsilon)]
+    launch(source(width, states.dtype), "layer_norm", -(-rows // _ROWS), 32 * _ROWS, 0, arguments)
     return out
 
 
@@ -252,18 +254,17 @@ def _bits(epsilon: float) -> int:
 
 
 def sum_and_norms(
-    one: Tensor, two: Tensor, three: Tensor, norms: tuple[nn.LayerNorm, nn.LayerNorm]
+    a: Tensor, b: Tensor, c: Tensor, norms: tuple[nn.LayerNorm, nn.LayerNorm]
 ) -> Tensor:
-    """(one + two) + three; what the next two norms make of it is kept for them, until the pass is
-    over."""
-    width = three.shape[-1]
-    rows = three.numel() // width
-    out, *normed = (torch.empty_like(three) for _ in range(3))
-    weights = [part for norm in norms for part in (norm.weight, norm.bias)]
+    """Return (a + b) + c, and keep its values under the next two norms until those are called."""
+    width = c.shape[-1]
+    rows = c.numel() // width
+    out, *normed = (torch.empty_like(c) for _ in range(3))
+    weights = [parameter for norm in norms for parameter in (norm.weight, norm.bias)]
     sizes = [rows, width, *(_bits(norm.eps) for norm in norms)]
     blocks = -(-rows // _ROWS)
-    given: list[Tensor | int] = [one, two, three, *weights, out, *normed, *sizes]
-    launch(source(width, three.dtype), "sum_and_norms", blocks, 32 * _ROWS, 0, given)
+    arguments: list[Tensor | int] = [a, b, c, *weights, out, *normed, *sizes]
+    launch(source(width, c.dtype), "sum_and_norms", blocks, 32 * _ROWS, 0, arguments)
     for norm, result in zip(norms, normed, strict=True):
         _ready[norm] = out, result
     return out
@@ -271,12 +272,12 @@ def sum_and_norms(
 
 @tried_once
 def _is_same(width: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Try whether the kernel gives the bits of torch's, on rows of several sizes."""
+    """Return True if the kernel gives the same bits as torch's, on rows of several sizes."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(64, width, generator=generator) * torch.logspace(-2, 2, 64)[:, None]
     states = states + 5 * torch.randn(64, 1, generator=generator)
     states[1::4, width // 2] *= 100  # one large number
     weight, bias = 1 + 0.3 * torch.randn(2, width, generator=generator)
-    states, weight, bias = (part.to(device, dtype) for part in (states, weight, bias))
+    states, weight, bias = (tensor.to(device, dtype) for tensor in (states, weight, bias))
     expected = functional.layer_norm(states, (width,), weight, bias, 1e-5)
     return torch.equal(expected, layer_norm(states, weight, bias, 1e-5))

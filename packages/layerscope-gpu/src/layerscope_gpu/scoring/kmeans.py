@@ -16,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_MAX_ITER, _NO_IMPROVEMENT, _REASSIGN = 100, 10, 0.01  # of scikit-learn's class
+_MAX_ITER = 100
+_NO_IMPROVEMENT = 10
+_REASSIGN = 0.01  # of scikit-learn's class
 
 
 @dataclass(frozen=True)
@@ -44,28 +46,33 @@ def cluster(vectors: Tensor, problem: Clustering, *, memory: int = 2**28) -> np.
         for start in range(0, len(vectors), at_once):
             x = vectors[start : start + at_once, chosen]
             x = x - x.mean(1, keepdim=True, dtype=torch.float64).float()
-            found = assign(x, count, problem.batch, problem.seed)
-            out[start : start + at_once, column] = v_measures(found, gold)
+            labels = assign(x, count, problem.batch, problem.seed)
+            out[start : start + at_once, column] = v_measures(labels, gold)
     return out
 
 
 def assign(x: Tensor, clusters: int, batch: int, seed: int) -> Tensor:
     """The cluster (layers, n) of each of the vectors (layers, n, D)."""
     layers, n, _ = x.shape
-    batch, weights = min(batch, n), np.full(n, 1 / n, dtype=np.float32)
+    batch = min(batch, n)
+    weights = np.full(n, 1 / n, dtype=np.float32)
     shared = np.random.RandomState(seed)
-    first = min(n, 3 * batch if 3 * batch >= clusters else 3 * clusters)
+    start_size = min(n, 3 * batch if 3 * batch >= clusters else 3 * clusters)
     shared.randint(
-        0, n, first
+        0, n, start_size
     )  # scikit-learn draws a set to compare several beginnings on; there is one
-    rows = shared.randint(0, n, first) if first < n else np.arange(n)
+    rows = shared.randint(0, n, start_size) if start_size < n else np.arange(n)
     centers = _first_centers(x[:, torch.as_tensor(rows, device=x.device)], clusters, shared)
     generators = [
         shared
     ] * layers  # a layer has one of its own once it has drawn what others have not
-    counts, since = torch.zeros(layers, clusters, device=x.device), np.zeros(layers, int)
-    mean, best, idle = np.full(layers, np.nan), np.full(layers, np.inf), np.zeros(layers, int)
-    final, open_ = torch.empty_like(centers), np.arange(layers)
+    counts = torch.zeros(layers, clusters, device=x.device)
+    since = np.zeros(layers, int)
+    mean = np.full(layers, np.nan)
+    best = np.full(layers, np.inf)
+    idle = np.zeros(layers, int)
+    final = torch.empty_like(centers)
+    open_ = np.arange(layers)
     alpha = min(1.0, batch * 2 / (n + 1))
     for step in range(_MAX_ITER * n // batch):
         drawn: dict[int, np.ndarray] = {}
@@ -75,8 +82,8 @@ def assign(x: Tensor, clusters: int, batch: int, seed: int) -> Tensor:
         places = torch.as_tensor(
             np.stack([drawn[id(generators[i])] for i in open_]), device=x.device
         )
-        which = torch.as_tensor(open_, device=x.device)
-        points = x[which[:, None], places]
+        layers_left = torch.as_tensor(open_, device=x.device)
+        points = x[layers_left[:, None], places]
         labels, near = _nearest(points, centers)
         inertia = near.clamp_min_(0).sum(1, dtype=torch.float64).cpu().numpy() / batch
         empty = (counts == 0).any(1).cpu().numpy()
@@ -96,11 +103,13 @@ def assign(x: Tensor, clusters: int, batch: int, seed: int) -> Tensor:
         best[open_] = np.where(better, mean[open_], best[open_])
         ended = idle[open_] >= _NO_IMPROVEMENT
         if ended.any():
-            final[which[torch.as_tensor(ended, device=x.device)]] = centers[
+            final[layers_left[torch.as_tensor(ended, device=x.device)]] = centers[
                 torch.as_tensor(ended, device=x.device)
             ]
             stay = torch.as_tensor(~ended, device=x.device)
-            open_, centers, counts = open_[~ended], centers[stay], counts[stay]
+            open_ = open_[~ended]
+            centers = centers[stay]
+            counts = counts[stay]
             if not len(open_):
                 break
     if len(open_):
@@ -120,43 +129,48 @@ def _nearest(points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
 def _first_centers(x: Tensor, clusters: int, random: np.random.RandomState) -> Tensor:
     """k-means++ with several candidates per center, of which the best stays."""
     layers, n, width = x.shape
-    trials, norms = 2 + int(np.log(clusters)), x.square().sum(2)
-    weights, each = np.ones(n, dtype=np.float32), torch.arange(layers, device=x.device)
+    trials = 2 + int(np.log(clusters))
+    norms = x.square().sum(2)
+    weights = np.ones(n, dtype=np.float32)
+    layer_numbers = torch.arange(layers, device=x.device)
     chosen = torch.full(
         (layers,), int(random.choice(n, p=weights / weights.sum())), device=x.device
     )
     centers = torch.empty(layers, clusters, width, device=x.device)
-    centers[:, 0] = x[each, chosen]
+    centers[:, 0] = x[layer_numbers, chosen]
     closest = _from(x, norms, chosen[:, None])[:, 0]
     for c in range(1, clusters):
         host = closest.cpu().numpy()
-        wanted = random.uniform(size=trials) * host.sum(1, keepdims=True)
+        thresholds = random.uniform(size=trials) * host.sum(1, keepdims=True)
         sums = np.cumsum(host, axis=1)
-        found = np.stack(
-            [np.searchsorted(row, value) for row, value in zip(sums, wanted, strict=True)]
+        places = np.stack(
+            [np.searchsorted(row, value) for row, value in zip(sums, thresholds, strict=True)]
         )
-        candidates = torch.as_tensor(np.minimum(found, n - 1), device=x.device)
+        candidates = torch.as_tensor(np.minimum(places, n - 1), device=x.device)
         distances = torch.minimum(closest[:, None], _from(x, norms, candidates))
-        which = distances.sum(2).argmin(1)
-        closest, chosen = distances[each, which], candidates[each, which]
-        centers[:, c] = x[each, chosen]
+        best = distances.sum(2).argmin(1)
+        closest = distances[layer_numbers, best]
+        chosen = candidates[layer_numbers, best]
+        centers[:, c] = x[layer_numbers, chosen]
     return centers
 
 
 def _from(x: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
     """Squared distances (layers, rows, n) of all vectors from some of them."""
-    some = torch.gather(x, 1, rows[:, :, None].expand(-1, -1, x.shape[2]))
-    own = torch.gather(norms, 1, rows)[:, :, None]
-    return torch.baddbmm(norms[:, None] + own, some, x.transpose(1, 2), alpha=-2).clamp_min_(0)
+    chosen = torch.gather(x, 1, rows[:, :, None].expand(-1, -1, x.shape[2]))
+    chosen_norms = torch.gather(norms, 1, rows)[:, :, None]
+    return torch.baddbmm(
+        norms[:, None] + chosen_norms, chosen, x.transpose(1, 2), alpha=-2
+    ).clamp_min_(0)
 
 
 def _moved(
     points: Tensor, labels: Tensor, centers: Tensor, counts: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Centers as the means of all points that were theirs so far."""
-    theirs = torch.nn.functional.one_hot(labels, centers.shape[1]).float()
-    new = counts + theirs.sum(1)
-    sums = torch.baddbmm(centers * counts[:, :, None], theirs.transpose(1, 2), points)
+    membership = torch.nn.functional.one_hot(labels, centers.shape[1]).float()
+    new = counts + membership.sum(1)
+    sums = torch.baddbmm(centers * counts[:, :, None], membership.transpose(1, 2), points)
     return torch.where(
         (new > counts)[:, :, None], sums / new.clamp_min(1)[:, :, None], centers
     ), new
@@ -167,49 +181,49 @@ def _restart(
     centers: Tensor,
     counts: Tensor,
     open_: np.ndarray,
-    which: np.ndarray,
+    restarted: np.ndarray,
     generators: list[np.random.RandomState],
     shared: np.random.RandomState,
 ) -> None:
     """Put the centers of very small clusters on points of the batch, as scikit-learn does."""
     batch = points.shape[1]
-    host = counts[torch.as_tensor(which, device=points.device)].cpu().numpy()
-    for i, sizes in zip(which, host, strict=True):
+    host = counts[torch.as_tensor(restarted, device=points.device)].cpu().numpy()
+    for i, sizes in zip(restarted, host, strict=True):
         small = sizes < _REASSIGN * sizes.max()
         if small.sum() > 0.5 * batch:
             small[np.argsort(sizes)[int(0.5 * batch) :]] = False
         if not small.any():
             continue
         layer = int(open_[i])
-        own = generators[layer]
-        if own is shared:
-            own = generators[layer] = copy.deepcopy(shared)
-        drawn = own.choice(batch, replace=False, size=int(small.sum()))
+        generator = generators[layer]
+        if generator is shared:
+            generator = generators[layer] = copy.deepcopy(shared)
+        drawn = generator.choice(batch, replace=False, size=int(small.sum()))
         places = torch.as_tensor(np.flatnonzero(small), device=points.device)
         centers[i, places] = points[i, torch.as_tensor(drawn, device=points.device)]
         counts[i, places] = float(sizes[~small].min())
 
 
-def v_measures(found: Tensor, gold: np.ndarray) -> np.ndarray:
+def v_measures(labels: Tensor, gold: np.ndarray) -> np.ndarray:
     """The V-measure of each row of clusters (layers, n) against labels (n,) from 0.
 
     >>> v_measures(torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]), np.array([1, 1, 0, 0])).round(3).tolist()
     [1.0, 0.0]
     """
-    classes, clusters = int(gold.max()) + 1, int(found.max()) + 1
-    layers, n = found.shape
-    cells = (torch.arange(layers, device=found.device)[:, None] * clusters + found) * classes
-    cells = cells + torch.as_tensor(gold, device=found.device)
-    table = torch.bincount(cells.flatten(), minlength=layers * clusters * classes).view(
-        layers, clusters, classes
+    n_labels = int(gold.max()) + 1
+    clusters = int(labels.max()) + 1
+    layers, n = labels.shape
+    cells = (torch.arange(layers, device=labels.device)[:, None] * clusters + labels) * n_labels
+    cells = cells + torch.as_tensor(gold, device=labels.device)
+    table = torch.bincount(cells.flatten(), minlength=layers * clusters * n_labels).view(
+        layers, clusters, n_labels
     )
     share = table.double().cpu().numpy() / n
-    by_cluster, by_class = share.sum(2), share.sum(1)
-    h_cluster, h_class, h_both = (
-        _entropy(by_cluster),
-        _entropy(by_class),
-        _entropy(share.reshape(layers, -1)),
-    )
+    by_cluster = share.sum(2)
+    by_class = share.sum(1)
+    h_cluster = _entropy(by_cluster)
+    h_class = _entropy(by_class)
+    h_both = _entropy(share.reshape(layers, -1))
     shared = np.maximum(h_cluster + h_class - h_both, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         homogeneous = np.where(h_class > 0, shared / h_class, 1.0)

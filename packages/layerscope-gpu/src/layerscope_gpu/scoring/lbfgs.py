@@ -19,7 +19,10 @@ import torch
 from torch import Tensor
 
 MEMORY = 10
-_DECREASE, _CURVATURE, _WIDTH, _LARGEST = 1e-3, 0.9, 0.1, 1e10  # of scipy's line search
+_DECREASE = 1e-3
+_CURVATURE = 0.9
+_WIDTH = 0.1
+_LARGEST = 1e10  # of scipy's line search
 _SEARCHES = 50
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -57,7 +60,8 @@ def minimize(
     tested: `tested` numbers.
     """
     points = torch.zeros(count, size, device=device)
-    steps, converged = np.zeros(count, int), np.zeros(count, bool)
+    steps = np.zeros(count, int)
+    converged = np.zeros(count, bool)
     state = _State(evaluate, torch.arange(count, device=device), size, gradient, tested)
     for step in range(max_steps):
         small = state.small(largest)
@@ -83,26 +87,29 @@ class _State:
     and the gradient."""
 
     def __init__(
-        self, evaluate: Evaluate, which: Tensor, size: int, gradient: float, tested: int
+        self, evaluate: Evaluate, problems: Tensor, size: int, gradient: float, tested: int
     ) -> None:
-        count = len(which)
-        self.evaluate, self.which, self.tolerance = evaluate, which, gradient
-        self.x = torch.zeros(count, size, device=which.device)
-        self.basis = torch.zeros(count, 2 * MEMORY + 1, size, device=which.device)
-        values, self.basis[:, -1] = evaluate(which, self.x)
+        count = len(problems)
+        self.evaluate = evaluate
+        self.which = problems
+        self.tolerance = gradient
+        self.x = torch.zeros(count, size, device=problems.device)
+        self.basis = torch.zeros(count, 2 * MEMORY + 1, size, device=problems.device)
+        values, self.basis[:, -1] = evaluate(problems, self.x)
         self.f = values.cpu().numpy()
         self.dots = np.zeros((count, 2 * MEMORY + 1, 2 * MEMORY + 1))
         self.dots[:, -1, -1] = _dot(self.basis[:, -1], self.basis[:, -1])
-        self.rho, self.scale = np.zeros((count, MEMORY)), np.ones(count)
-        self.stuck, self.share = (
-            np.zeros(count, bool),
-            np.full(count, tested**-0.5),
-        )  # of a gradient's length in one entry
+        self.rho = np.zeros((count, MEMORY))
+        self.scale = np.ones(count)
+        self.stuck = np.zeros(count, bool)
+        self.share = np.full(count, tested**-0.5)  # of a gradient's length in one entry
 
     def keep(self, chosen: np.ndarray) -> None:
         """Go on with some of the problems."""
         rows = torch.as_tensor(np.flatnonzero(chosen), device=self.which.device)
-        self.which, self.x, self.basis = self.which[rows], self.x[rows], self.basis[rows]
+        self.which = self.which[rows]
+        self.x = self.x[rows]
+        self.basis = self.basis[rows]
         for name in ("f", "dots", "rho", "scale", "stuck", "share"):
             setattr(self, name, getattr(self, name)[chosen])
 
@@ -110,19 +117,21 @@ class _State:
         """Return True where the largest entry of a gradient is below the tolerance; looked up only where
         it may be."""
         length = np.sqrt(np.maximum(self.dots[:, -1, -1], 0))
-        near, out = length * self.share <= 1.5 * self.tolerance, np.zeros(len(length), bool)
+        near = length * self.share <= 1.5 * self.tolerance
+        out = np.zeros(len(length), bool)
         if near.any():
             rows = torch.as_tensor(np.flatnonzero(near), device=self.which.device)
-            found = largest(self.which[rows], self.basis[rows, -1]).double().cpu().numpy()
-            self.share[near] = found / np.maximum(length[near], 1e-300)
-            out[near] = found <= self.tolerance
+            entries = largest(self.which[rows], self.basis[rows, -1]).double().cpu().numpy()
+            self.share[near] = entries / np.maximum(length[near], 1e-300)
+            out[near] = entries <= self.tolerance
         return out
 
     def direction(self, step: int) -> np.ndarray:
         """Coefficients of the direction in the basis: the two loops of L-BFGS, on inner
         products."""
         order = [(step - 1 - k) % MEMORY for k in range(min(step, MEMORY))]  # the newest first
-        q, alpha = np.zeros((len(self.f), 2 * MEMORY + 1)), {}
+        q = np.zeros((len(self.f), 2 * MEMORY + 1))
+        alpha = {}
         q[:, -1] = 1.0
         for i in order:
             alpha[i] = self.rho[:, i] * np.einsum("bk,bk->b", self.dots[:, i], q)
@@ -137,34 +146,38 @@ class _State:
     def step(self, step: int, decrease: float) -> None:
         """One step of every problem: a direction, a line search along it, and what is remembered of
         it."""
-        device, count = self.which.device, len(self.f)
+        device = self.which.device
+        count = len(self.f)
         q = self.direction(step)
         slope = np.einsum("bk,bk->b", q, self.dots[:, -1])
         uphill = slope >= 0
         if uphill.any():  # scipy forgets what it remembers, and so goes down the gradient
-            q[uphill], self.rho[uphill], self.scale[uphill] = 0.0, 0.0, 1.0
+            q[uphill] = 0.0
+            self.rho[uphill] = 0.0
+            self.scale[uphill] = 1.0
             q[uphill, -1] = -1.0
             slope[uphill] = -self.dots[uphill, -1, -1]
         d = torch.bmm(torch.as_tensor(q, dtype=torch.float32, device=device)[:, None], self.basis)[
             :, 0
         ]
-        first = (
+        first_lengths = (
             1 / np.sqrt(np.einsum("bi,bij,bj->b", q, self.dots, q)) if step == 0 else np.ones(count)
         )
         searches = [
             _Search(f, s, t)
-            for f, s, t in zip(self.f.tolist(), slope.tolist(), first.tolist(), strict=True)
+            for f, s, t in zip(self.f.tolist(), slope.tolist(), first_lengths.tolist(), strict=True)
         ]
-        lengths = torch.as_tensor(first, dtype=torch.float32, device=device)
+        lengths = torch.as_tensor(first_lengths, dtype=torch.float32, device=device)
         x = torch.addcmul(self.x, lengths[:, None], d)
         values, g = self.evaluate(self.which, x)
-        f, slopes = values.cpu().numpy(), _dot(g, d)
+        f = values.cpu().numpy()
+        slopes = _dot(g, d)
         while len(
             open_ := np.array(
                 [
                     i
-                    for i, one in enumerate(searches)
-                    if not one.ended and not one.done(f[i], slopes[i])
+                    for i, search in enumerate(searches)
+                    if not search.ended and not search.done(f[i], slopes[i])
                 ],
                 int,
             )
@@ -176,12 +189,14 @@ class _State:
             x[rows] = torch.addcmul(self.x[rows], lengths[:, None], d[rows])
             values, gradients = self.evaluate(self.which[rows], x[rows])
             g[rows] = gradients
-            f[open_], slopes[open_] = values.cpu().numpy(), _dot(gradients, d[rows])
+            f[open_] = values.cpu().numpy()
+            slopes[open_] = _dot(gradients, d[rows])
         lengths_ = np.array([search.length for search in searches])
         failed = np.array([search.failed for search in searches])
         self.remember(step, q, lengths_, slope, slopes, x, g)
         settled = self.f - f <= decrease * np.maximum(np.maximum(np.abs(self.f), np.abs(f)), 1)
-        self.f, self.stuck = f, settled | failed
+        self.f = f
+        self.stuck = settled | failed
 
     def remember(
         self,
@@ -195,7 +210,8 @@ class _State:
     ) -> None:
         """Put the step and the change of the gradient in the place of the oldest, and bring the
         inner products up to date."""
-        i, j = step % MEMORY, MEMORY + step % MEMORY
+        i = step % MEMORY
+        j = MEMORY + step % MEMORY
         with_s = lengths[:, None] * np.einsum(
             "bk,bkl->bl", q, self.dots
         )  # of the step, a combination of the old basis
@@ -205,11 +221,15 @@ class _State:
         old_dots = self.dots[:, -1].copy()
         self.basis[:, -1] = g
         with_g = torch.bmm(g[:, None], self.basis.transpose(1, 2))[:, 0].double().cpu().numpy()
-        y_y, s_y = _dot(y, y), lengths * (slopes - slope)
+        y_y = _dot(y, y)
+        s_y = lengths * (slopes - slope)
         with_y = with_g - old_dots
         with_y[:, -1] = with_g[:, j]
-        with_s[:, -1], with_s[:, i], with_s[:, j] = with_g[:, i], s_s, s_y
-        with_y[:, i], with_y[:, j] = s_y, y_y
+        with_s[:, -1] = with_g[:, i]
+        with_s[:, i] = s_s
+        with_s[:, j] = s_y
+        with_y[:, i] = s_y
+        with_y[:, j] = y_y
         for row, values in ((i, with_s), (j, with_y), (2 * MEMORY, with_g)):
             self.dots[:, row] = self.dots[:, :, row] = values
         good = s_y > np.finfo(float).eps * -slope * lengths
@@ -228,19 +248,25 @@ class _Search:
     """A line search of Moré and Thuente along one direction; `length` is where the function is
     wanted next."""
 
-    def __init__(self, f: float, slope: float, first: float) -> None:
+    def __init__(self, f: float, slope: float, first_length: float) -> None:
         self.f0, self.slope, self.test = f, slope, _DECREASE * slope
-        self.length, self.count, self.failed, self.ended = first, 0, False, False
+        self.length = first_length
+        self.count = 0
+        self.failed = False
+        self.ended = False
         self.best = self.other = (0.0, f, slope)
-        self.bracketed, self.stage = False, 1
-        self.low, self.high = 0.0, 5 * first
+        self.bracketed = False
+        self.stage = 1
+        self.low = 0.0
+        self.high = 5 * first_length
         self.width = self.width_before = _LARGEST
         self.width_before *= 2
 
     def done(self, f: float, slope: float) -> bool:
         """Return True if the point just tried is good enough; if it is not, the next one is in
         `length`."""
-        t, self.count = self.length, self.count + 1
+        t = self.length
+        self.count = self.count + 1
         allowed = self.f0 + t * self.test
         if f <= allowed and abs(slope) <= -_CURVATURE * self.slope:
             self.ended = True
@@ -252,7 +278,8 @@ class _Search:
             t <= 0 and (f > allowed or slope >= self.test)
         )
         if narrow or at_end or self.count >= _SEARCHES or not np.isfinite(f):
-            self.failed, self.ended = not f <= self.f0, True
+            self.failed = not f <= self.f0
+            self.ended = True
             return True
         if self.stage == 1 and f <= allowed and slope >= 0:
             self.stage = 2
@@ -272,7 +299,8 @@ class _Search:
         if self.bracketed:
             if abs(self.other[0] - self.best[0]) >= 0.66 * self.width_before:
                 self.length = self.best[0] + 0.5 * (self.other[0] - self.best[0])
-            self.width_before, self.width = self.width, abs(self.other[0] - self.best[0])
+            self.width_before = self.width
+            self.width = abs(self.other[0] - self.best[0])
             self.low, self.high = sorted((self.best[0], self.other[0]))
         else:
             self.low = self.length + 1.1 * (self.length - self.best[0])
@@ -286,22 +314,24 @@ class _Search:
             self.length = self.best[0]
         return False
 
-    def _next(self, best: Point, other: Point, here: Point) -> tuple[Point, Point]:
+    def _next(self, best: Point, far: Point, current: Point) -> tuple[Point, Point]:
         """The safeguarded cubic or quadratic step, and the new ends of the interval."""
-        (ax, af, ag), (bx, _, _), (tx, tf, tg) = best, other, here
+        (ax, af, ag) = best
+        (bx, _, _) = far
+        (tx, tf, tg) = current
         turned = tg * ag < 0
         secant = tx + tg / (tg - ag) * (ax - tx) if tg != ag else tx
         if tf > af:
-            cubic = _cubic(best, here)
+            cubic = _cubic(best, current)
             quadratic = ax + ag / ((af - tf) / (tx - ax) + ag) / 2 * (tx - ax)
             to = cubic if abs(cubic - ax) < abs(quadratic - ax) else cubic + (quadratic - cubic) / 2
             self.bracketed = True
         elif turned:
-            cubic = _cubic(here, best)
+            cubic = _cubic(current, best)
             to = cubic if abs(cubic - tx) > abs(secant - tx) else secant
             self.bracketed = True
         elif abs(tg) < abs(ag):
-            cubic = _cubic(here, best)
+            cubic = _cubic(current, best)
             if (cubic - tx) * (tx - ax) <= 0:  # it lies on the wrong side: as far as may be
                 cubic = self.high if tx > ax else self.low
             nearer = abs(cubic - tx) < abs(secant - tx)
@@ -312,16 +342,17 @@ class _Search:
             else:
                 to = max(self.low, min(self.high, to))
         elif self.bracketed:
-            to = _cubic(here, other)
+            to = _cubic(current, far)
         else:
             to = self.high if tx > ax else self.low
         self.length = float(to)
-        return (best, here) if tf > af else (here, best if turned else other)
+        return (best, current) if tf > af else (current, best if turned else far)
 
 
 def _cubic(a: Point, b: Point) -> float:
     """Return the minimum of the cubic through two points with their slopes."""
-    (ax, af, ag), (bx, bf, bg) = a, b
+    (ax, af, ag) = a
+    (bx, bf, bg) = b
     theta = 3 * (af - bf) / (bx - ax) + ag + bg
     size = max(abs(theta), abs(ag), abs(bg))
     gamma = (

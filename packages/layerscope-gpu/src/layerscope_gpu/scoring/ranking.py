@@ -54,14 +54,15 @@ MEASURES = ("similarity", "cosine", "manhattan", "euclidean", "dot")
 def pair_values(vectors: Tensor, problem: Pairs, measure: str, block: int = 2**26) -> Tensor:
     """Return the similarity of the texts of each pair (layers, pairs); of distances the negative."""
     layers, _, width = vectors.shape
-    first, second = (
+    rows_a, rows_b = (
         torch.as_tensor(rows, device=vectors.device) for rows in (problem.first, problem.second)
     )
-    out = torch.empty(layers, len(first), device=vectors.device)
+    out = torch.empty(layers, len(rows_a), device=vectors.device)
     step = max(1, block // (layers * width))
-    for start in range(0, len(first), step):
-        part = slice(start, start + step)
-        a, b = vectors[:, first[part]], vectors[:, second[part]]
+    for start in range(0, len(rows_a), step):
+        columns = slice(start, start + step)
+        a = vectors[:, rows_a[columns]]
+        b = vectors[:, rows_b[columns]]
         if measure == "dot":
             value = (a * b).sum(2)
         elif measure == "manhattan":
@@ -74,7 +75,7 @@ def pair_values(vectors: Tensor, problem: Pairs, measure: str, block: int = 2**2
                 for x in (a, b)
             )
             value = (a * b).sum(2) if measure == "similarity" else 1 - (a - b).square_().sum(2) / 2
-        out[:, part] = value
+        out[:, columns] = value
     return out
 
 
@@ -83,13 +84,14 @@ def pair_scores(vectors: Tensor, problem: Pairs) -> tuple[np.ndarray, np.ndarray
     each layer's best."""
     gold = torch.as_tensor(problem.gold, dtype=torch.float64, device=vectors.device)
     best = torch.full((len(vectors),), -torch.inf, dtype=torch.float64, device=vectors.device)
-    kept = torch.empty(len(vectors), len(gold), device=vectors.device)
+    best_values = torch.empty(len(vectors), len(gold), device=vectors.device)
     for measure in problem.measures:
         values = pair_values(vectors, problem, measure)
         scores = _average_precision(values, gold) if problem.labeled else _spearman(values, gold)
         better = ~(scores <= best)
-        best[better], kept[better] = scores[better], values[better]
-    return best.cpu().numpy(), kept.double().cpu().numpy()
+        best[better] = scores[better]
+        best_values[better] = values[better]
+    return best.cpu().numpy(), best_values.double().cpu().numpy()
 
 
 def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,24 +101,25 @@ def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
     place = torch.arange(n, device=ordered.device).expand_as(ordered)
     change = ordered[..., 1:] != ordered[..., :-1]
     edge = torch.ones_like(ordered[..., :1], dtype=torch.bool)
-    first = torch.where(torch.cat([edge, change], -1), place, 0).cummax(-1).values
-    last = torch.where(torch.cat([change, edge], -1), place, n).flip(-1).cummin(-1).values.flip(-1)
-    return first, last
+    starts = torch.where(torch.cat([edge, change], -1), place, 0).cummax(-1).values
+    ends = torch.where(torch.cat([change, edge], -1), place, n).flip(-1).cummin(-1).values.flip(-1)
+    return starts, ends
 
 
 def _spearman(values: Tensor, gold: Tensor) -> Tensor:
     """Spearman's ρ of each row (layers, n) against gold values (n,); NaN where a row is
     constant."""
 
-    def ranks(some: Tensor) -> Tensor:
-        ordered, order = some.sort(-1)
-        first, last = _runs(ordered)
-        out = torch.empty_like(some, dtype=torch.float64).scatter_(
-            -1, order, (first + last).double() / 2
+    def ranks(numbers: Tensor) -> Tensor:
+        ordered, order = numbers.sort(-1)
+        starts, ends = _runs(ordered)
+        out = torch.empty_like(numbers, dtype=torch.float64).scatter_(
+            -1, order, (starts + ends).double() / 2
         )
         return out - out.mean(-1, keepdim=True)
 
-    a, b = ranks(values), ranks(gold)
+    a = ranks(values)
+    b = ranks(gold)
     return (a * b).sum(-1) / torch.sqrt(a.square().sum(-1) * b.square().sum(-1))
 
 
@@ -144,15 +147,17 @@ class _Ranker:
         def moved(values: np.ndarray) -> Tensor:
             return torch.as_tensor(np.ascontiguousarray(values), device=device)
 
-        self.problem, self.block = problem, block
-        self.queries, self.documents, self.groups = (
-            moved(problem.queries),
-            moved(problem.documents),
-            moved(problem.groups),
-        )
-        self.order, self.count = moved(problem.order), int(problem.groups.max()) + 1
+        self.problem = problem
+        self.block = block
+        self.queries = moved(problem.queries)
+        self.documents = moved(problem.documents)
+        self.groups = moved(problem.groups)
+        self.order = moved(problem.order)
+        self.count = int(problem.groups.max()) + 1
         judged = moved(problem.judged)
-        group, document, grade = judged[0].long(), judged[1].long(), judged[2].double().clamp_min(0)
+        group = judged[0].long()
+        document = judged[1].long()
+        grade = judged[2].double().clamp_min(0)
         zeros = torch.zeros(self.count, dtype=torch.float64, device=device)
         self.wanted = zeros.index_add(0, group, (grade > 0).double())
         order = torch.argsort(grade, descending=True, stable=True)
@@ -161,9 +166,10 @@ class _Ranker:
         self.ideal = zeros.index_add(
             0, group[order], torch.where(self._ranks(group[order]) < problem.depth, gains, 0.0)
         )
-        there = document >= 0
-        codes, where = torch.sort(group[there] * len(problem.documents) + document[there])
-        self.codes, self.grades = codes, grade[there][where]
+        is_known = document >= 0
+        codes, where = torch.sort(group[is_known] * len(problem.documents) + document[is_known])
+        self.codes = codes
+        self.grades = grade[is_known][where]
         self.slot: Tensor | None = None
         if problem.pairs is not None:
             pairs = moved(problem.pairs)
@@ -184,20 +190,22 @@ class _Ranker:
         if self.problem.pairs is None:
             slots, scores = self._searched(unit)
         else:
-            slots, scores = self.slots, self._compared(unit)
+            slots = self.slots
+            scores = self._compared(unit)
             if self.slot is not None:
                 scores = scores.new_full((len(slots),), -torch.inf).scatter_reduce(
                     0, self.slot, scores, "amax"
                 )
         if self.problem.pairs is None or self.slot is not None:
-            first = torch.argsort(self.order[slots % len(self.documents)], descending=True)
-            slots, scores = slots[first], scores[first]
+            by_tie_order = torch.argsort(self.order[slots % len(self.documents)], descending=True)
+            slots = slots[by_tie_order]
+            scores = scores[by_tie_order]
         best = torch.argsort(scores, descending=True, stable=True)
         slots = slots[best]
         slots = slots[torch.argsort(slots // len(self.documents), stable=True)]
         group = slots // len(self.documents)
-        found = torch.searchsorted(self.codes, slots).clamp_max(len(self.codes) - 1)
-        grade = torch.where(self.codes[found] == slots, self.grades[found], 0.0)
+        places = torch.searchsorted(self.codes, slots).clamp_max(len(self.codes) - 1)
+        grade = torch.where(self.codes[places] == slots, self.grades[places], 0.0)
         rank = self._ranks(group)
         grade = torch.where(rank < self.problem.depth, grade, 0.0)
         zeros = torch.zeros(self.count, dtype=torch.float64, device=layer.device)
@@ -225,40 +233,42 @@ class _Ranker:
         if len(rows) * len(self.documents) > 8 * len(out):
             step = max(1, self.block // unit.shape[1])
             for i in range(0, len(out), step):
-                part = slice(i, i + step)
-                out[part] = (unit[rows[query[part]]] * unit[self.documents[self.place[part]]]).sum(
-                    1
-                )
+                batch = slice(i, i + step)
+                out[batch] = (
+                    unit[rows[query[batch]]] * unit[self.documents[self.place[batch]]]
+                ).sum(1)
             return out
-        step, documents = max(1, self.block // len(self.documents)), unit[self.documents]
+        step = max(1, self.block // len(self.documents))
+        documents = unit[self.documents]
         by_query = torch.argsort(query)
         ends = torch.searchsorted(
             query[by_query], torch.arange(0, len(rows) + step, step, device=unit.device)
         ).tolist()
         for i, (low, high) in enumerate(pairwise(ends)):
-            some = by_query[low:high]
-            out[some] = (unit[rows[i * step : (i + 1) * step]] @ documents.T)[
-                query[some] - i * step, self.place[some]
+            pairs = by_query[low:high]
+            out[pairs] = (unit[rows[i * step : (i + 1) * step]] @ documents.T)[
+                query[pairs] - i * step, self.place[pairs]
             ]
         return out
 
     def _searched(self, unit: Tensor) -> tuple[Tensor, Tensor]:
         """The best documents of each query, over blocks of documents."""
-        queries, documents = unit[self.queries], unit[self.documents]
-        kept = min(self.problem.depth + 1, len(documents))
+        queries = unit[self.queries]
+        documents = unit[self.documents]
+        depth = min(self.problem.depth + 1, len(documents))
         best = queries.new_empty(len(queries), 0)
         places = torch.empty(len(queries), 0, dtype=torch.long, device=unit.device)
         step = max(1, self.block // len(queries))
         for start in range(0, len(documents), step):
             scores = queries @ documents[start : start + step].T
-            here = torch.arange(start, start + scores.shape[1], device=unit.device).expand_as(
+            numbers = torch.arange(start, start + scores.shape[1], device=unit.device).expand_as(
                 scores
             )
             if self.problem.skip is not None:
                 skip = torch.as_tensor(self.problem.skip, device=unit.device)
-                scores = scores.masked_fill(here == skip[:, None], -torch.inf)
-            best, which = torch.cat([best, scores], 1).topk(
-                min(kept, best.shape[1] + scores.shape[1]), 1
+                scores = scores.masked_fill(numbers == skip[:, None], -torch.inf)
+            best, columns = torch.cat([best, scores], 1).topk(
+                min(depth, best.shape[1] + scores.shape[1]), 1
             )
-            places = torch.cat([places, here], 1).gather(1, which)
+            places = torch.cat([places, numbers], 1).gather(1, columns)
         return (self.groups[:, None] * len(documents) + places).flatten(), best.flatten()

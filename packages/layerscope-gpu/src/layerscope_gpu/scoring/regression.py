@@ -49,28 +49,33 @@ def classify(
     layers, _, width = vectors.shape
     memory = min(memory, _CPU_BYTES) if vectors.device.type == "cpu" else memory
     right = torch.zeros(layers, len(problem.test), device=vectors.device)
-    test, gold = _rows(problem.test, vectors), _rows(problem.test_labels, vectors)
+    test = _rows(problem.test, vectors)
+    gold = _rows(problem.test_labels, vectors)
     converged: list[np.ndarray] = []
     for draws in _same_shape(problem):  # rare labels may make a draw smaller than others
         rows, labels = (
-            torch.stack([_rows(some[i], vectors) for i in draws])
-            for some in (problem.train, problem.train_labels)
+            torch.stack([_rows(values[i], vectors) for i in draws])
+            for values in (problem.train, problem.train_labels)
         )
         classes, codes = torch.unique(labels, return_inverse=True)
-        count, size = len(classes), rows.shape[1]
+        count = len(classes)
+        size = rows.shape[1]
         bytes_each = (
             4 * len(draws) * (2 * MEMORY + 8) * count * min(size, width)
             + 12 * len(draws) * size * width
         )
         at_once = int(max(1, memory // bytes_each))
         for start in range(0, layers, at_once):
-            part = vectors[start : start + at_once]
+            layer_vectors = vectors[start : start + at_once]
             weights, ended = fit(
-                part[:, rows].flatten(0, 1), codes.repeat(len(part), 1), count, max_steps
+                layer_vectors[:, rows].flatten(0, 1),
+                codes.repeat(len(layer_vectors), 1),
+                count,
+                max_steps,
             )
             converged.append(ended.converged)
-            weights = weights.unflatten(0, (len(part), len(draws)))
-            for i, layer in enumerate(part):
+            weights = weights.unflatten(0, (len(layer_vectors), len(draws)))
+            for i, layer in enumerate(layer_vectors):
                 logits = (
                     torch.einsum("nd,kdc->knc", layer[test], weights[i, :, :-1])
                     + weights[i, :, -1:]
@@ -90,37 +95,37 @@ def fit(x: Tensor, codes: Tensor, classes: int, max_steps: int = 100) -> tuple[T
         basis, lower = torch.linalg.qr(x.transpose(1, 2))
         x = lower.transpose(1, 2).contiguous()
     x = torch.cat([x, x.new_ones(fits, n, 1)], 2)  # the intercept is the weight of a constant
-    size, columns = x.shape[2], 1 if classes == 2 else classes
+    size = x.shape[2]
+    columns = 1 if classes == 2 else classes
     goal = (
         torch.nn.functional.one_hot(codes, classes).float()
         if classes > 2
         else codes[..., None].float()
     )
 
-    def evaluate(which: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-        some, wanted = (x, goal) if len(which) == fits else (x[which], goal[which])
+    def evaluate(problems: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+        rows, targets = (x, goal) if len(problems) == fits else (x[problems], goal[problems])
         weights = points.view(-1, size, columns)
-        logits = torch.bmm(some, weights)
+        logits = torch.bmm(rows, weights)
         if columns == 1:
-            losses, rest = (
-                torch.nn.functional.softplus(logits) - wanted * logits,
-                torch.sigmoid(logits),
-            )
+            losses = torch.nn.functional.softplus(logits) - targets * logits
+            residual = torch.sigmoid(logits)
         else:
             logs = torch.log_softmax(logits, 2)
-            losses, rest = -(logs * wanted).sum(2), logs.exp_()
+            losses = -(logs * targets).sum(2)
+            residual = logs.exp_()
         if x.device.type == "cpu":
-            torch.threshold_(rest, _LEAST, 0.0)
+            torch.threshold_(residual, _LEAST, 0.0)
         values = losses.flatten(1).mean(1, dtype=torch.float64) + weights[:, :-1].flatten(
             1
         ).square().sum(1).double() / (2 * n)
-        gradient = torch.bmm(some.transpose(1, 2), rest.sub_(wanted).div_(n))
+        gradient = torch.bmm(rows.transpose(1, 2), residual.sub_(targets).div_(n))
         gradient[:, :-1].add_(weights[:, :-1], alpha=1 / n)
         return values, gradient.view_as(points)
 
-    def largest(which: Tensor, gradients: Tensor) -> Tensor:
+    def largest(problems: Tensor, gradients: Tensor) -> Tensor:
         entries = gradients.view(-1, size, columns)
-        free = entries if basis is None else basis[which] @ entries[:, :-1]
+        free = entries if basis is None else basis[problems] @ entries[:, :-1]
         return torch.maximum(free.abs().amax((1, 2)), entries[:, -1].abs().amax(1))
 
     ended = minimize(

@@ -1,2 +1,2 @@
-"""Eigenvalues of batches of matrices on a GPU: kernels of our own by size, and cuSOLVER.
-`eigenvalues.py` chooses."""
+"""Solvers for eigenvalues of batches of matrices on a GPU: kernels for small and middle sizes, and
+cuSOLVER. `layerscope_gpu.eigenvalues` chooses among them."""

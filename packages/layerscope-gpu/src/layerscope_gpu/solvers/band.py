@@ -1,21 +1,22 @@
-"""Eigenvalues of many float32 matrices on a GPU in two stages: to a band, from there to tridiagonal
-form; then bisection.
+"""Eigenvalues of many float32 matrices on a GPU: reduction to a band, then to tridiagonal form, then
+bisection.
 
-A reduction column by column reads the trailing matrix once per column and waits for memory: 100 MB
-per matrix of 512 rows. Here a panel of 16 columns costs one read and one write of it, 22 MB in all.
-Used where NVRTC can compile it and a first solve is right; cuSOLVER takes over otherwise.
+A reduction column by column reads the trailing matrix once per column: 100 MB per matrix of 512
+rows, which takes longer than the arithmetic. Here a panel of 16 columns costs one read and one
+write of it, 22 MB in all. The kernels are used where NVRTC can compile them and a first solve is
+right; cuSOLVER is used otherwise.
 
-First stage (`to_band`), one thread block per matrix. The QR of a panel is in registers, a thread
-having whole rows; one reduction per column gives its norm and its products with all others, so a
-column costs one barrier. The panel's reflections are I - V T V', and the matrix becomes A - V Y' -
-Y V' with X = A V and Y = (X - V T' V'X / 2) T. One pass over the matrix applies this and multiplies
-the result with the V of the next panel, whose columns were updated before (`band_passes.py`). A
-matrix of 512 rows takes 8.2 us on an H200 (`DECISIONS.md` says what of it is what).
+First stage (`to_band`), one thread block per matrix. The QR of a panel is in registers, whole rows
+in each thread. One reduction per column gives its norm and its products with all other columns, so
+a column costs one barrier. The panel's reflections are I - V T V', and the matrix becomes
+A - V Y' - Y V' with X = A V and Y = (X - V T' V'X / 2) T. One pass over the matrix applies this and
+multiplies the result by the V of the next panel, whose columns were updated before
+(`band_passes.py`). A matrix of 512 rows takes 8.2 us on an H200 (`DECISIONS.md` has the details).
 
-Second stage (`chase`): the band is in shared memory. A sweep reduces one column, and chases the
+Second stage (`chase`): the band is in shared memory. A sweep reduces one column, and moves the
 entries that this creates outside of the band down to the end, 16 rows a step. The next sweep
-follows two steps behind, so n / 32 sweeps are under way, sixteen threads each; two barriers a step.
-It takes 4.5 us for 512 rows.
+follows two steps later, so n / 32 sweeps run at once, sixteen threads each, with two barriers a
+step. It takes 4.5 us for 512 rows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from layerscope_gpu.cuda import launch, shared_memory
+from layerscope_gpu.cuda import define, launch, shared_memory
 from layerscope_gpu.solvers.band_passes import SMALL_PARTS, STRIP
 from layerscope_gpu.solvers.pieces import (
     BISECTION,
@@ -40,50 +41,48 @@ from layerscope_gpu.solvers.pieces import (
 
 BAND = 16
 LARGEST_ENTRY = 16.0  # eigenvalues of up to 1,024 times that are within float16's range
-SMALLEST, LARGEST = 193, 1024
+SMALLEST = 193
+LARGEST = 1024
 
 
 class BandVariant(NamedTuple):
-    """A way to compile both stages for matrices of a size: see the macros of the source."""
+    """The macros with which both stages are compiled for matrices of a size."""
 
     threads: int
     min_blocks: int
     each: int  # rows of a thread in the QR of a panel
-    ahead: int = 3  # groups of 16 columns on their way from memory
+    ahead: int = 3  # groups of 16 columns that are loaded ahead
     chase_threads: int = 256
     chase_blocks: int = 3
 
     @property
     def first_stage(self) -> str:
-        """The source of the first stage with its macros set."""
+        """Return the source of the first stage with its macros set."""
         names = ("THREADS", "MIN_BLOCKS", "EACH", "AHEAD", "CHASE_THREADS", "CHASE_BLOCKS")
-        macros = "".join(
-            f"#define {name} {value}\n" for name, value in zip(names, self, strict=True)
-        )
-        return macros + START + STRIP + REDUCTION
+        return define(dict(zip(names, self, strict=True))) + START + STRIP + REDUCTION
 
     @property
     def source(self) -> str:
-        """The source of both stages and of bisection."""
+        """Return the source of both stages and of bisection."""
         return self.first_stage + CHASE + BISECTION + EIGENVALUES
 
     @property
     def largest(self) -> int:
-        """The largest matrix it can take: of its panels in registers and its sweeps."""
+        """Return the rows of the largest matrix that its registers and its sweeps support."""
         return min(self.threads * self.each, 2 * self.chase_threads + 2)
 
     def shared(self, n: int) -> int:
-        """Bytes of shared memory of the first stage for matrices of n rows."""
+        """Return the bytes of shared memory of the first stage for matrices of n rows."""
         return 4 * (3 * BAND * (-(-n // BAND) * BAND) + (self.threads // 32 + 3) * BAND * BAND)
 
     @staticmethod
     def chase_shared(n: int) -> int:
-        """Bytes of shared memory of the second stage for matrices of n rows."""
+        """Return the bytes of shared memory of the second stage for matrices of n rows."""
         return 4 * (2 * BAND + 2) * max(n + BAND, 3 * BAND)
 
 
-def variant(n: int) -> BandVariant:
-    """The fastest that was found for matrices of n rows on an H200."""
+def best_variant(n: int) -> BandVariant:
+    """Return the variant that is the fastest for matrices of n rows on an H200."""
     if n <= 256:
         return BandVariant(128, 4, 2, chase_threads=128, chase_blocks=4)
     if n <= 384:
@@ -94,65 +93,71 @@ def variant(n: int) -> BandVariant:
 
 
 def usable(index: int, n: int = 512) -> str | None:
-    """None if the kernels work on a device for matrices of n rows, else why not."""
+    """Return None if the kernels work on a device for matrices of n rows, else the reason."""
     if not SMALLEST <= n <= LARGEST:
-        return f"it takes matrices of {SMALLEST} to {LARGEST} rows"
-    how = variant(n)
-    if max(how.shared(n), how.chase_shared(n)) > shared_memory(index):
+        return f"matrices have {n} rows; the kernel supports {SMALLEST} to {LARGEST}"
+    variant = best_variant(n)
+    if max(variant.shared(n), variant.chase_shared(n)) > shared_memory(index):
         return "its panels do not fit into shared memory"
-    return _tried(index, how)
+    return _trial_problem(index, variant)
 
 
 @cache
-def _tried(index: int, how: BandVariant) -> str | None:
+def _trial_problem(index: int, variant: BandVariant) -> str | None:
     """Compile the kernels and try them on matrices with a known answer, once."""
     return find_problem(
-        lambda matrices: eigvalsh(matrices, how=how), min(how.largest - 3, 250), index
+        lambda matrices: eigvalsh(matrices, variant=variant), min(variant.largest - 3, 250), index
     )
 
 
-def eigvalsh(matrices: Tensor, overwrite: bool = False, how: BandVariant | None = None) -> Tensor:
-    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN
-    out."""
-    how = how or variant(matrices.shape[-1])
+def eigvalsh(
+    matrices: Tensor, overwrite: bool = False, variant: BandVariant | None = None
+) -> Tensor:
+    """Return eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32.
+
+    They are NaN where a matrix has a NaN.
+    """
+    variant = variant or best_variant(matrices.shape[-1])
     out = matrices.new_empty(matrices.shape[:-1])
-    for part in parts(matrices, how.min_blocks, overwrite):
-        size = largest_entries(matrices[part])
-        band = to_band(matrices[part], size, how, overwrite)
-        bisect(how.source, *from_band(band, how), size / LARGEST_ENTRY, out[part])
+    for batch in parts(matrices, variant.min_blocks, overwrite):
+        size = largest_entries(matrices[batch])
+        band = to_band(matrices[batch], size, variant, overwrite)
+        bisect(variant.source, *from_band(band, variant), size / LARGEST_ENTRY, out[batch])
     return out
 
 
 def to_band(
     matrices: Tensor,
     size: Tensor,
-    how: BandVariant,
+    variant: BandVariant,
     overwrite: bool = False,
     source: str | None = None,
 ) -> Tensor:
-    """The first stage: (batch, n, 17), of every column the diagonal entry and the 16 below it.
+    """Return bands (batch, n, 17): the diagonal entry of every column and the 16 below it.
 
-    Times LARGEST_ENTRY over the size of the largest entry (batch,): squares of very large or small
-    ones would leave float32.
+    They are scaled by LARGEST_ENTRY over the largest entry (batch,), since squares of very large or
+    small entries would leave float32's range.
     """
     copy = padded(matrices, overwrite)
     count, n, width = copy.shape
     band = copy.new_zeros(count, n, BAND + 1)
     arguments: list[Tensor | int] = [copy, LARGEST_ENTRY / size, band, n, width]
-    launch(source or how.source, "to_band", count, how.threads, how.shared(n), arguments)
+    launch(
+        source or variant.source, "to_band", count, variant.threads, variant.shared(n), arguments
+    )
     return band
 
 
-def from_band(band: Tensor, how: BandVariant) -> tuple[Tensor, Tensor]:
-    """The second stage: diagonals and, one shorter, what is beside them."""
+def from_band(band: Tensor, variant: BandVariant) -> tuple[Tensor, Tensor]:
+    """Return the diagonals and the entries beside them of the tridiagonal forms of bands."""
     count, n = band.shape[:2]
     diagonal, beside = (band.new_empty(count, n) for _ in range(2))
     launch(
-        how.source,
+        variant.source,
         "chase",
         count,
-        how.chase_threads,
-        how.chase_shared(n),
+        variant.chase_threads,
+        variant.chase_shared(n),
         [band, diagonal, beside, n],
     )
     return diagonal, beside
@@ -168,7 +173,7 @@ START = (
 """
     + DOT4
     + r"""
-// H = I - tau v v' that takes (head, rest) to (off, 0): v = (1, rest * scale); tau is 0 if there is nothing to do
+// H = I - tau v v' that maps (head, rest) to (off, 0): v = (1, rest * scale); tau is 0 if rest is
 struct Reflection { float off, tau, scale; };
 __device__ __forceinline__ Reflection reflection(float head, float square) {
   if (!(square > NEGLIGIBLE)) return {head, 0.f, 0.f};
@@ -180,9 +185,10 @@ __device__ __forceinline__ Reflection reflection(float head, float square) {
 )
 
 REDUCTION = r"""
-// symmetric matrices (n x ld, rows padded with zeros to a multiple of 4), overwritten; of every column the band below, B + 1
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float* matrices, const float* by, float* band, int n,
-                                                                              int ld) {
+// symmetric matrices (n x ld, rows padded with zeros to a multiple of 4), overwritten; the band:
+// B + 1 entries of each column, from the diagonal down
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+to_band(float* matrices, const float* by, float* band, int n, int ld) {
   extern __shared__ __align__(16) float shared[];
   const int rows_held = (ld + 15) / 16 * 16;  // tensor cores take 16 at a time
   float* V = shared;             // rows_held x B each: the reflections that are not yet applied
@@ -195,10 +201,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float*
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, own = lane & 15;
   float* M = matrices + (size_t)blockIdx.x * n * ld;
   band += (size_t)blockIdx.x * n * (B + 1);
-  for (int i = tid; i < 3 * rows_held * B; i += THREADS) shared[i] = 0.f;  // rows below the last one
+  // rows below the last one
+  for (int i = tid; i < 3 * rows_held * B; i += THREADS) shared[i] = 0.f;
   __syncthreads();
   for (int s = 0; s < n; s += B) {
-    const float scale = s <= B ? by[blockIdx.x] : 1.f;  // the first pass that writes is the second panel's
+    // the first pass that writes is the second panel's
+    const float scale = s <= B ? by[blockIdx.x] : 1.f;
     // the panel with its updates, then a row for every thread and k
     for (int i = s + warp * 16; i < ld; i += WARPS * 16) {
       if (s > 0) panel_rows<true>(M, V, Y, Z, scale, i, s, n, ld);
@@ -218,7 +226,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float*
     }
     const int first = s + B;
     if (first >= n) break;
-    // QR below. In turn c column c comes first in x and the vectors of the reflections last, so that indices are constants.
+    // QR below. In turn c column c comes first in x and the vectors of the reflections last, so
+    // that indices are constants.
     float t[B] = {};  // of one warp: row `own` of T, in the same order
 #pragma unroll 1
     for (int c = 0; c < B; ++c) {
@@ -247,7 +256,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float*
       const Reflection h = reflection(__shfl_sync(FULL, beside, 0), __shfl_sync(FULL, product, 0));
       product = fmaf(h.scale, product, beside);  // of v with column `own`
       const float weight = own + c < B ? h.tau * product : 0.f;
-      if (tid >= B && tid <= pivot && s + tid < n) band[(s + c) * (B + 1) + tid - c] = tid == pivot ? h.off : x[0][0];
+      if (tid >= B && tid <= pivot && s + tid < n)
+        band[(s + c) * (B + 1) + tid - c] = tid == pivot ? h.off : x[0][0];
       if (warp == WARPS - 1) {  // T <- (T, -tau T V'v; 0, tau)
         float along = 0.f;
 #pragma unroll
@@ -262,7 +272,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float*
 #pragma unroll
       for (int k = 0; k < EACH; ++k) {
         if (s + k * THREADS < n) {
-          const float v = k > 0 || tid > pivot ? x[k][0] * h.scale : tid == pivot && h.tau != 0.f ? 1.f : 0.f;
+          const float at_pivot = tid == pivot && h.tau != 0.f ? 1.f : 0.f;
+          const float v = k > 0 || tid > pivot ? x[k][0] * h.scale : at_pivot;
 #pragma unroll
           for (int j = 1; j < B; ++j) x[k][j - 1] = fmaf(-v, w[j], x[k][j]);
           x[k][B - 1] = v;
@@ -368,21 +379,28 @@ CHASE = r"""
 extern "C" __global__ void __launch_bounds__(CHASE_THREADS, CHASE_BLOCKS)
 chase(const float* band, float* diagonal, float* beside, int n) {
   extern __shared__ __align__(16) float shared[];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, warps = blockDim.x >> 5, l = lane & 15;
+  const int tid = threadIdx.x;
+  const int lane = tid & 31;
+  const int warp = tid >> 5;
+  const int warps = blockDim.x >> 5;
+  const int l = lane & 15;
   band += (size_t)blockIdx.x * n * (B + 1);
   diagonal += (size_t)blockIdx.x * n;
   beside += (size_t)blockIdx.x * n;
   for (int i = tid; i < (DOWN + 1) * max(n + B, 3 * B); i += blockDim.x) shared[i] = 0.f;
   __syncthreads();
-  for (int i = tid; i < n * (B + 1); i += blockDim.x) shared[i / (B + 1) * (DOWN + 1) + i % (B + 1)] = band[i];
+  for (int i = tid; i < n * (B + 1); i += blockDim.x)
+    shared[i / (B + 1) * (DOWN + 1) + i % (B + 1)] = band[i];
   __syncthreads();
-  // Each half of a warp has a sweep, then the one `together` after it: column s, its step k in round 2 s + k. Those of a warp
-  // are eight apart where it can be, so that they meet in no bank.
+  // Each half of a warp has a sweep, then the one `together` later: column s, its step k in round
+  // 2 s + k. The two of a warp are eight apart if possible, which avoids bank conflicts.
   const int together = 2 * warps;
-  int s = warps % 8 == 0 ? (warp & ~7) * 2 + (warp & 7) + (lane >> 4) * 8 : warp + (lane >> 4) * warps;
+  int s = warp + (lane >> 4) * warps;
+  if (warps % 8 == 0) s = (warp & ~7) * 2 + (warp & 7) + (lane >> 4) * 8;
   for (int round = 0; round <= 2 * (n - 3); ++round) {
     if (round >= 2 * (s + together)) s += together;
-    const int k = round - 2 * s, top = s + k * B + 1;  // the reflection is of rows top to top + B - 1
+    // the reflection is of rows top to top + B - 1
+    const int k = round - 2 * s, top = s + k * B + 1;
     const bool active = k >= 0 && top + 1 < n;
     const bool some = __any_sync(FULL, active);
     const int at = active ? top : B;
@@ -395,7 +413,10 @@ chase(const float* band, float* diagonal, float* beside, int n) {
       for (int i = 0; i < B; ++i) v[i] = from[i];
       mine = from[l];
 #pragma unroll
-      for (int i = 2; i < B; i += 2) square = fmaf(v[i], v[i], square), more = fmaf(v[i + 1], v[i + 1], more);
+      for (int i = 2; i < B; i += 2) {
+        square = fmaf(v[i], v[i], square);
+        more = fmaf(v[i + 1], v[i + 1], more);
+      }
       const Reflection h = reflection(v[0], fmaf(v[1], v[1], square + more));
       tau = h.tau;
       v[0] = 1.f;
@@ -409,7 +430,10 @@ chase(const float* band, float* diagonal, float* beside, int n) {
 #pragma unroll
       for (int i = 0; i < B; ++i) x[i] = f[i];
 #pragma unroll
-      for (int i = 0; i < B; i += 2) along = fmaf(x[i], v[i], along), other = fmaf(x[i + 1], v[i + 1], other);
+      for (int i = 0; i < B; i += 2) {
+        along = fmaf(x[i], v[i], along);
+        other = fmaf(x[i + 1], v[i + 1], other);
+      }
       along = tau * (along + other);
       __syncwarp();
 #pragma unroll
@@ -420,7 +444,8 @@ chase(const float* band, float* diagonal, float* beside, int n) {
     }
     __syncthreads();
     if (some) {
-      // from both sides: the block on the diagonal; from the right: the one below, which fills up. Lane l has their rows l.
+      // from both sides: the block on the diagonal; from the right: the one below, which becomes
+      // full. Lane l has row l of both.
       float* d = shared + at * (DOWN + 1);
       float* f = d + B + l;
       float x[B], y[B], along = 0.f, below = 0.f;

@@ -1,8 +1,8 @@
 """Eigenvalues through cuSOLVER's `cusolverDnXsyevBatched`: one call for a whole batch, on torch's
 stream.
 
-torch's batched call does not use it and is 50 to 300 x slower for small matrices. It came with CUDA
-12.6; torch's wheels ship it.
+torch's batched call does not use it and is 50 to 300 times slower for small matrices. CUDA 12.6 and
+later have it, and torch's wheels contain it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from layerscope_gpu.cuda import UnusableError, load_library, stream_of
 _TYPES = {torch.float32: 0, torch.float64: 1}  # CUDA_R_32F, CUDA_R_64F
 _VALUES_ONLY = 0
 _LOWER = 0
-_SHARE_OF_MEMORY = 0.25  # of what is free, for one call's copy and workspace
+_SHARE_OF_MEMORY = 0.25  # of the free memory, for one call's copy and workspace
 _MOST_AT_ONCE = 16384
 
 _local = threading.local()
@@ -31,25 +31,26 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
 
     They are NaN where the solver did not converge.
     """
-    n, device = matrices.shape[-1], matrices.device
+    n = matrices.shape[-1]
+    device = matrices.device
     out = matrices.new_empty(matrices.shape[:-1])
     with torch.cuda.device(device):
         solver = _solver(device)
         step = min(_MOST_AT_ONCE, len(matrices))
-        each = n * n * matrices.element_size()
+        matrix_bytes = n * n * matrices.element_size()
         room = _room(device)
-        while step > 1 and solver.workspace(matrices, out, step)[0] + step * each > room:
+        while step > 1 and solver.workspace(matrices, out, step)[0] + step * matrix_bytes > room:
             step = (step + 1) // 2
         for start in range(0, len(matrices), step):
-            part = matrices[start : start + step]
-            if not (overwrite and part.is_contiguous()):
-                part = part.clone(memory_format=torch.contiguous_format)
-            solver.solve(part, out[start : start + step])
+            batch = matrices[start : start + step]
+            if not (overwrite and batch.is_contiguous()):
+                batch = batch.clone(memory_format=torch.contiguous_format)
+            solver.solve(batch, out[start : start + step])
     return out
 
 
 def _room(device: torch.device) -> float:
-    """Return the bytes for one call: a share of what is free for torch, within its limit."""
+    """Return the bytes for one call: a share of the memory that is free for torch."""
     free, total = torch.cuda.mem_get_info(device)
     allocated = torch.cuda.memory_allocated(device)
     fraction = getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)
@@ -58,7 +59,7 @@ def _room(device: torch.device) -> float:
 
 
 def _solver(device: torch.device) -> _Solver:
-    """Return this thread's solver on a device: handles must not be shared between threads."""
+    """Return this thread's solver on a device; threads must not share a handle."""
     solvers = _local.__dict__.setdefault("solvers", {})
     if device.index not in solvers:
         solvers[device.index] = _Solver()
@@ -72,13 +73,15 @@ class _Solver:
 
     def __init__(self) -> None:
         self.library = _library()
-        self.handle, self.params = c_void_p(), c_void_p()
+        self.handle = c_void_p()
+        self.params = c_void_p()
         _check(self.library.cusolverDnCreate(byref(self.handle)), "Create")
         _check(self.library.cusolverDnCreateParams(byref(self.params)), "CreateParams")
 
     def workspace(self, matrices: Tensor, out: Tensor, count: int) -> tuple[int, int]:
-        """Return the bytes that so many matrices need on the device and on the host."""
-        on_device, on_host = c_size_t(), c_size_t()
+        """Return the bytes that `count` matrices need on the device and on the host."""
+        on_device = c_size_t()
+        on_host = c_size_t()
         status = self.library.cusolverDnXsyevBatched_bufferSize(
             *self._arguments(matrices, out), byref(on_device), byref(on_host), count
         )
@@ -102,9 +105,10 @@ class _Solver:
     def _arguments(self, matrices: Tensor, out: Tensor) -> tuple[object, ...]:
         n = matrices.shape[-1]
         kind = _TYPES[matrices.dtype]
-        pointers = c_void_p(matrices.data_ptr()), c_void_p(out.data_ptr())
+        source = c_void_p(matrices.data_ptr())
+        target = c_void_p(out.data_ptr())
         task = self.handle, self.params, _VALUES_ONLY, _LOWER
-        return *task, n, kind, pointers[0], n, kind, pointers[1], kind
+        return *task, n, kind, source, n, kind, target, kind
 
 
 def _library() -> ctypes.CDLL:
@@ -114,7 +118,7 @@ def _library() -> ctypes.CDLL:
         solve = library.cusolverDnXsyevBatched
     except AttributeError:
         raise UnusableError(
-            "this libcusolver has no cusolverDnXsyevBatched (CUDA 12.6 or later has)"
+            "this libcusolver has no cusolverDnXsyevBatched: it needs CUDA 12.6 or later"
         ) from None
     task: list[Any] = [c_void_p, c_void_p, c_int, c_int]
     data: list[Any] = [c_int64, c_int, c_void_p, c_int64, c_int, c_void_p, c_int]

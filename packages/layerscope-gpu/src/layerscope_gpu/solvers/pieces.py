@@ -1,4 +1,4 @@
-"""Parts that the solvers share: a trial on a known answer, copies of batches, and the bisection of
+"""Functions that the solvers share: a trial on a known answer, copies of batches, and bisection of
 tridiagonal matrices."""
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from torch import Tensor
 from layerscope_gpu.cuda import UnusableError, launch, multiprocessors
 
 LARGEST_TRIAL_ERROR = 2e-5
-SMALLEST_ENTRY = 1e-36  # of a largest one, whose inverse float32 can hold
+SMALLEST_ENTRY = 1e-36  # of the largest entry of a matrix; float32 can represent its inverse
 _COPY_BYTES = 2**30
 
-# An interval that holds all eigenvalues is halved to 2^-28 of its length. The reduction's rounding
-# is far more than that; but many equal eigenvalues (zeros of a matrix of low rank) are all off by
-# the same, and an entropy adds that up.
+# An interval that holds all eigenvalues is halved to 2^-28 of its length. The reduction's rounding is
+# much larger, but many equal eigenvalues (zeros of a matrix of low rank) have the same error here,
+# and an entropy adds that up.
 BITS = 28
 
 
 def find_problem(solve: Callable[[Tensor], Tensor], n: int, index: int) -> str | None:
-    """Return None if a solver finds the known eigenvalues of matrices of n rows, else the reason."""
-    matrices, known = known_case(n)
-    return compare_with(solve, matrices, known, index)
+    """Return None if a solver gives the known eigenvalues of matrices of n rows, else the reason."""
+    matrices, eigenvalues = known_case(n)
+    return compare_with(solve, matrices, eigenvalues, index)
 
 
 def compare_with(
-    solve: Callable[[Tensor], Tensor], matrices: Tensor, known: Tensor, index: int
+    solve: Callable[[Tensor], Tensor], matrices: Tensor, expected: Tensor, index: int
 ) -> str | None:
     """Return None if a solver gives a known answer on a device, else the reason."""
     device = torch.device("cuda", index)
     try:
-        # on a stream of its own: the host would wait for all that the GPU has been given, and the
-        # GPU then for the host
+        # on another stream: on the usual one the host would wait for all queued work, and the GPU
+        # then for the host
         with torch.cuda.stream(side_stream(device)):
             result = solve(matrices.float().to(device)).cpu()
     except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
         return str(problem)
-    error = float((result - known).abs().max())
-    return None if error < LARGEST_TRIAL_ERROR else f"it missed a known answer by {error:.1e}"
+    error = float((result - expected).abs().max())
+    return None if error < LARGEST_TRIAL_ERROR else f"its error on a known answer is {error:.1e}"
 
 
 @cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a stream beside the usual one. One for good: every stream keeps memory of its own."""
+    """Return a second stream. It is created once, since every stream reserves memory."""
     return torch.cuda.Stream(device)
 
 
 def known_case(n: int) -> tuple[Tensor, Tensor]:
-    """Return three symmetric matrices (3, n, n), float64, and the eigenvalues that each of them has.
+    """Return three symmetric matrices (3, n, n), float64, and their common eigenvalues.
 
-    Their eigenvectors are sine waves. Element by element and without a library: in a first run
-    every core is busy compiling, and a QR decomposition by several threads took half a second.
+    Their eigenvectors are sine waves, computed element by element. In a first run every core is
+    busy compiling, and a QR decomposition by several threads took half a second.
     """
     eigenvalues = np.linspace(-1, 3, n)
     place = np.arange(1, n + 1)
@@ -70,12 +70,12 @@ def known_case(n: int) -> tuple[Tensor, Tensor]:
 
 
 def parts(matrices: Tensor, min_blocks: int, overwrite: bool) -> Iterator[slice]:
-    """Yield parts of a batch whose copies take at most a gigabyte; all of it if nothing is copied."""
+    """Yield parts of a batch whose copies take at most a gigabyte, or all if nothing is copied."""
     if overwrite and _is_aligned(matrices):
         yield slice(None)
         return
     step = max(1, _COPY_BYTES // (4 * matrices.shape[-1] ** 2))
-    if matrices.is_cuda:  # a block for every multiprocessor, as often as that goes
+    if matrices.is_cuda:  # a multiple of the blocks that run at once
         at_once = multiprocessors(matrices.device) * min_blocks
         step = max(1, step // at_once) * at_once
     for start in range(0, len(matrices), step):
@@ -83,9 +83,9 @@ def parts(matrices: Tensor, min_blocks: int, overwrite: bool) -> Iterator[slice]
 
 
 def largest_entries(matrices: Tensor) -> Tensor:
-    """Return the size of the largest entry of each matrix, or a bit more.
+    """Return the absolute value of each matrix's largest entry, at least SMALLEST_ENTRY.
 
-    It is 1 where all entries are zero, and NaN where one is infinite or NaN.
+    It is 1 where all entries are zero, and NaN where an entry is infinite or NaN.
     """
     lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
     size = torch.maximum(lowest.abs(), highest.abs())
@@ -94,10 +94,8 @@ def largest_entries(matrices: Tensor) -> Tensor:
 
 
 def padded(matrices: Tensor, overwrite: bool) -> Tensor:
-    """Return a copy, its rows padded with zeros to a multiple of four.
-
-    The matrices themselves are returned where they may be overwritten and need no padding.
-    """
+    """Return a copy whose rows are padded with zeros to a multiple of four; or the matrices
+    themselves, if they may be overwritten and need no padding."""
     if _is_aligned(matrices):
         return matrices if overwrite else matrices.clone()
     count, n = matrices.shape[:2]
@@ -107,14 +105,14 @@ def padded(matrices: Tensor, overwrite: bool) -> Tensor:
 
 
 def _is_aligned(matrices: Tensor) -> bool:
-    """Return True if a kernel can read the matrices where they are."""
+    """Return True if a kernel can read the matrices without a copy."""
     return (
         matrices.shape[-1] % 4 == 0 and matrices.is_contiguous() and matrices.data_ptr() % 16 == 0
     )
 
 
 def halvings(points: int) -> int:
-    """Return the number of halvings of an interval after a first look at so many points."""
+    """Return the number of halvings of an interval after a first count at this many points."""
     return BITS - points.bit_length() + 1
 
 
@@ -137,10 +135,12 @@ __device__ __forceinline__ float dot4(float4 a, float4 b, float s) {
 """
 
 BISECTION = r"""
-// How many eigenvalues lie below each x: changes of sign in the characteristic polynomials of the leading parts. Entries are
-// at most 1 and beside the diagonal not below 1e-9, so four steps neither overflow nor vanish: then both values are rescaled.
+// The number of eigenvalues below each x: changes of sign in the characteristic polynomials of the
+// leading blocks. Entries are at most 1 and beside the diagonal at least 1e-9, so that four steps
+// neither overflow nor underflow; then both values are rescaled.
 template <int N>
-__device__ __forceinline__ void count_below(const float2* both, int padded, const float (&x)[N], int (&below)[N]) {
+__device__ __forceinline__ void count_below(const float2* both, int padded, const float (&x)[N],
+                                            int (&below)[N]) {
   float p[N], before[N];
   unsigned signs[N];
 #pragma unroll
@@ -171,11 +171,13 @@ __device__ __forceinline__ void count_below(const float2* both, int padded, cons
   }
 }
 
-// Eigenvalues, ascending, times `size`, of the matrix with this diagonal and these entries beside it; N at a time by a thread.
-// In shared memory: both (n rounded up to 16), counts (N x threads), part (64). MEET() is a barrier of the block.
+// Eigenvalues, ascending, times `size`, of the matrix with this diagonal and these entries beside
+// it; a thread computes N at a time. In shared memory: both (n rounded up to 16), counts
+// (N x threads), part (64). MEET() is a barrier of the block.
 template <int N>
-__device__ __forceinline__ void all_eigenvalues(const float* diagonal, const float* beside, int n, float size, int steps,
-                                                float* out, int threads, float2* both, int* counts, float* part) {
+__device__ __forceinline__ void all_eigenvalues(const float* diagonal, const float* beside, int n,
+                                                float size, int steps, float* out, int threads,
+                                                float2* both, int* counts, float* part) {
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, points = N * threads;
   float low = 3e38f, high = -3e38f;
   for (int i = tid; i < n; i += threads) {
@@ -189,10 +191,14 @@ __device__ __forceinline__ void all_eigenvalues(const float* diagonal, const flo
   }
   if (lane == 0) part[warp] = low, part[32 + warp] = high;
   MEET();
-  for (int i = 0; i < threads / 32; ++i) low = fminf(low, part[i]), high = fmaxf(high, part[32 + i]);
-  // by a power of two, so that all eigenvalues are within -1 and 1
+  for (int i = 0; i < threads / 32; ++i) {
+    low = fminf(low, part[i]);
+    high = fmaxf(high, part[32 + i]);
+  }
+  // scale by a power of two, so that all eigenvalues are between -1 and 1
   const unsigned power = min(max(__float_as_uint(fmaxf(fabsf(low), fabsf(high))) >> 23, 1u), 252u);
-  const float by = __uint_as_float((253u - power) << 23), back = __uint_as_float((power + 1u) << 23);
+  const float by = __uint_as_float((253u - power) << 23);
+  const float back = __uint_as_float((power + 1u) << 23);
   low = low * by - 1e-6f;
   high = high * by + 1e-6f;
   const int padded = (n + 15) / 16 * 16;
@@ -239,12 +245,14 @@ __device__ __forceinline__ void all_eigenvalues(const float* diagonal, const flo
 
 EIGENVALUES = r"""
 extern "C" __global__ void __launch_bounds__(1024)
-bisect(const float* diagonal, const float* beside, const float* scale, float* out, int n, int steps) {
+bisect(const float* diagonal, const float* beside, const float* scale, float* out, int n,
+       int steps) {
   extern __shared__ __align__(16) float shared[];
   float2* both = (float2*)shared;                             // n, rounded up to 16
   float* part = (float*)(both + (n + 15) / 16 * 16);          // 64
   int* counts = (int*)(part + 64);                            // one for every thread
   const size_t at = (size_t)blockIdx.x * n;
-  all_eigenvalues<1>(diagonal + at, beside + at, n, scale[blockIdx.x], steps, out + at, blockDim.x, both, counts, part);
+  all_eigenvalues<1>(diagonal + at, beside + at, n, scale[blockIdx.x], steps, out + at, blockDim.x,
+                     both, counts, part);
 }
 """

@@ -1,17 +1,16 @@
-"""Eigenvalues of many small float32 matrices (up to 192 rows) on a GPU with a kernel that keeps
-each matrix in registers.
+"""Eigenvalues of many float32 matrices of at most 192 rows on a GPU, by a kernel that keeps each
+matrix in registers.
 
-It reads the matrices once and writes eigenvalues, nothing else: scaling, reduction to tridiagonal
-form and bisection happen in one thread block per matrix. Used where NVRTC can compile it and a
-first solve is right; cuSOLVER takes over otherwise.
+The kernel reads the matrices once and writes only eigenvalues: one thread block per matrix scales
+it, reduces it to tridiagonal form and bisects. It is used where NVRTC can compile it and a first
+solve is right; cuSOLVER is used otherwise.
 
-One thread block per matrix, its threads a grid of ROWS x 8. Entry (i, j) belongs to thread (i mod
-ROWS, j mod 8), so the work left is spread evenly at any time; the registers are indexed at compile
-time only (one piece of code per stage of PERIOD columns). A column costs two barriers: it is
-published in shared memory with its sum of squares; every thread multiplies its part of the matrix
-with it, the eight threads of a row add up by shuffles and publish the product; then every thread
-updates its part and the owners of the next column publish that. Bisection follows in the same
-block.
+The threads of a block form a grid of ROWS x 8. Entry (i, j) belongs to thread (i mod ROWS, j mod 8),
+so that all threads have the same amount of work at any time. Registers are indexed at compile time
+only, with one piece of code per stage of PERIOD columns. A column costs two barriers. Its owners
+write it to shared memory with its sum of squares. Every thread multiplies its entries of the matrix
+by it, and the eight threads of a row add up and write the product. Then every thread updates its
+entries, and the owners of the next column write that.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from layerscope_gpu.cuda import launch
+from layerscope_gpu.cuda import define, launch
 from layerscope_gpu.solvers.pieces import BISECTION, find_problem, halvings
 
 
 class RegisterVariant(NamedTuple):
-    """A way to compile the kernel: threads per matrix (8 across), tiles of registers per thread,
-    blocks per multiprocessor."""
+    """The macros of the kernel: threads per matrix (8 across), tiles of registers per thread, blocks
+    per multiprocessor."""
 
     threads: int
     tiles: int
@@ -35,27 +34,24 @@ class RegisterVariant(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """The largest matrix it can take."""
+        """Return the rows of the largest matrix that it supports."""
         return self.tiles * max(8, self.threads // 8)
 
     @property
     def source(self) -> str:
-        """The source with its macros set."""
+        """Return the source with its macros set."""
         names = ("THREADS", "TILES", "MIN_BLOCKS")
-        return (
-            "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True))
-            + SOURCE
-        )
+        return define(dict(zip(names, self, strict=True))) + SOURCE
 
     @property
     def steps(self) -> int:
-        """Halvings of an interval, after a look at as many points as there are threads (or, of
-        more, eigenvalues)."""
+        """Return the number of halvings of an interval, after a count at as many points as there are
+        threads, or eigenvalues if these are more."""
         return halvings(max(self.threads, self.largest))
 
 
-# As many warps as registers allow: three for each of a multiprocessor's four schedulers with tiles
-# of 128 entries.
+# As many warps as registers allow: with tiles of 128 entries, three for each of a multiprocessor's
+# four schedulers.
 VARIANTS = (
     RegisterVariant(32, 4, 20),
     RegisterVariant(32, 8, 12),
@@ -66,37 +62,41 @@ VARIANTS = (
 LARGEST = VARIANTS[-1].largest
 
 
-def variant(n: int) -> RegisterVariant:
-    """The one for matrices of n rows."""
-    return next(one for one in VARIANTS if n <= one.largest)
+def best_variant(n: int) -> RegisterVariant:
+    """Return the variant for matrices of n rows."""
+    return next(candidate for candidate in VARIANTS if n <= candidate.largest)
 
 
 def usable(index: int, n: int) -> str | None:
-    """None if the kernel works on a device for matrices of n rows, else why not."""
-    return (
-        _tried(index, variant(n)) if n <= LARGEST else f"it takes matrices of up to {LARGEST} rows"
-    )
+    """Return None if the kernel works on a device for matrices of n rows, else the reason."""
+    if n > LARGEST:
+        return f"matrices have {n} rows; the kernel supports at most {LARGEST}"
+    return _trial_problem(index, best_variant(n))
 
 
 @cache
-def _tried(index: int, how: RegisterVariant) -> str | None:
+def _trial_problem(index: int, variant: RegisterVariant) -> str | None:
     """Compile the kernel and try it on matrices with a known answer, once."""
-    return find_problem(lambda matrices: eigvalsh(matrices, how=how), how.largest - 3, index)
+    return find_problem(
+        lambda matrices: eigvalsh(matrices, variant=variant), variant.largest - 3, index
+    )
 
 
-def eigvalsh(matrices: Tensor, how: RegisterVariant | None = None) -> Tensor:
-    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32, which stay as they
-    are. NaN in, NaN out."""
+def eigvalsh(matrices: Tensor, variant: RegisterVariant | None = None) -> Tensor:
+    """Return eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32.
+
+    They are NaN where a matrix has a NaN. The matrices are not changed.
+    """
     count, n = matrices.shape[:2]
-    how = how or variant(n)
+    variant = variant or best_variant(n)
     out = matrices.new_empty(count, n)
     launch(
-        how.source,
+        variant.source,
         "small_eigenvalues",
         count,
-        how.threads,
+        variant.threads,
         0,
-        [matrices.contiguous(), out, n, how.steps],
+        [matrices.contiguous(), out, n, variant.steps],
     )
     return out
 
@@ -112,7 +112,8 @@ REDUCTION = r"""
 #define WARPS (THREADS / 32)
 #define LARGEST (TILES * PERIOD)
 #define PADDED ((TILES + 3) / 4 * 4)
-// a vector in shared memory: what a thread needs of it lies together, without conflicts of banks between its eight columns
+// a vector in shared memory: the entries of a thread are neighbors, without bank conflicts between
+// the eight columns
 #define SUB (ROWS < ACROSS ? 16 : PADDED)
 #define STRIDE (ROWS < ACROSS ? 36 : GC * PADDED + 4)
 #define EACH ((LARGEST + THREADS - 1) / THREADS)  // eigenvalues of a thread
@@ -129,7 +130,7 @@ struct Shared {
   float x[FEWER * STRIDE];       // the column to eliminate
   float z[FEWER * STRIDE];       // the matrix times its Householder vector
   float squares[(WARPS + 3) / 4 * 4], along[(WARPS + 3) / 4 * 4], part[64];
-  float2 both[LARGEST + 16];     // an entry of the diagonal, and the square of the one beside it before
+  float2 both[LARGEST + 16];     // a diagonal entry, and the squared entry beside the one before
   float diagonal[LARGEST], beside[LARGEST];
   int counts[POINTS];
 };
@@ -143,7 +144,8 @@ __device__ __forceinline__ float total(const float* part) {
   return s;
 }
 
-// Add up T rows over the eight threads of a row; each is left with one of them (two of more than eight), see `summed_row`.
+// Add up T rows over the eight threads of a row. Each thread gets the sum of one row, or of two if T
+// is more than eight, see `summed_row`.
 template <int T>
 __device__ __forceinline__ void add_up(float (&p)[T], int c) {
   constexpr int whole = T > 8 ? 16 : T > 4 ? 8 : T > 2 ? 4 : T;
@@ -183,9 +185,10 @@ __device__ __forceinline__ int summed_row(int c) {
 
 struct Place { int n, r, c, lane, warp; };
 
-// the owners of column q put what is below its diagonal into shared memory
+// the owners of column q write its entries below the diagonal to shared memory
 template <int S>
-__device__ __forceinline__ void publish(const float (&A)[GR][TILES][GC][TILES], Shared& sh, const Place& at, int q) {
+__device__ __forceinline__ void publish(const float (&A)[GR][TILES][GC][TILES], Shared& sh,
+                                        const Place& at, int q) {
   const int group = q % PERIOD / ACROSS, owner = q % ACROSS;
   float column[GR][PADDED], square = 0.f;
 #pragma unroll
@@ -228,9 +231,11 @@ __device__ __forceinline__ void load(const float* from, float (&to)[PADDED]) {
   }
 }
 
-// Columns PERIOD S - 1 to PERIOD (S + 1) - 2, whose entries beside the diagonal are in rows q = PERIOD S, ...: eliminated.
+// Eliminate columns PERIOD S - 1 to PERIOD (S + 1) - 2, whose entries beside the diagonal are in
+// rows q = PERIOD S, ...
 template <int S>
-__device__ __forceinline__ void stage(float (&A)[GR][TILES][GC][TILES], Shared& sh, const Place& at) {
+__device__ __forceinline__ void stage(float (&A)[GR][TILES][GC][TILES], Shared& sh,
+                                      const Place& at) {
   if constexpr (S < TILES) {
     constexpr int T = GR * (TILES - S), SUMS = T > 8 ? 2 : 1;
     int slot[SUMS];
@@ -247,9 +252,11 @@ __device__ __forceinline__ void stage(float (&A)[GR][TILES][GC][TILES], Shared& 
       const float head = sh.x[place(l) + S], square = total(sh.squares);
       const bool skip = !(square > NEGLIGIBLE) || q == at.n - 1;
       const float inverse = skip ? 0.f : fast_rsqrt(square), rough = square * inverse;
-      const float norm = fmaf(0.5f * inverse, fmaf(-rough, rough, square), rough), signed_norm = copysignf(norm, head);
+      const float norm = fmaf(0.5f * inverse, fmaf(-rough, rough, square), rough);
+      const float signed_norm = copysignf(norm, head);
       const float first = head + signed_norm;
-      const float beta = skip ? 0.f : 2.f * inverse_of(fmaf(norm, fmaf(2.f, fabsf(head), norm), square));
+      const float length = fmaf(norm, fmaf(2.f, fabsf(head), norm), square);
+      const float beta = skip ? 0.f : 2.f * inverse_of(length);
       sh.beside[q - 1] = skip ? head : -signed_norm;  // the same from every thread
       float ur[GR][PADDED], uc[GC][PADDED];
 #pragma unroll
@@ -283,7 +290,7 @@ __device__ __forceinline__ void stage(float (&A)[GR][TILES][GC][TILES], Shared& 
         if (slot[o] >= 0) sh.z[slot[o]] = beta * p[o];
       sh.along[at.warp] = along;
       MEET();
-      // with z = beta A u: A - u w' - w u' where w = z - beta/2 (u'z) u; the whole of u'z is taken on the side of the rows
+      // with z = beta A u: A - u w' - w u' where w = z - beta/2 (u'z) u; the rows take all of u'z
       const float twice = beta * total(sh.along) * beta;
       float zr[GR][PADDED];
 #pragma unroll
@@ -312,8 +319,8 @@ __device__ __forceinline__ void stage(float (&A)[GR][TILES][GC][TILES], Shared& 
 """
 
 KERNEL = r"""
-// Eigenvalues, ascending, of symmetric matrices (n x n): NaN where an entry is not finite. Without steps, their tridiagonal
-// form is worked out and no more (to time it).
+// Eigenvalues, ascending, of symmetric matrices (n x n), NaN where an entry is not finite. With no
+// steps, only the reduction is computed, for measuring its time.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 small_eigenvalues(const float* __restrict__ matrices, float* __restrict__ out, int n, int steps) {
   __shared__ __align__(16) Shared sh;
@@ -341,16 +348,19 @@ small_eigenvalues(const float* __restrict__ matrices, float* __restrict__ out, i
 #pragma unroll
       for (int k = 0; k < TILES; ++k)
 #pragma unroll
-        for (int h = 0; h < GC; ++h) largest = max(largest, __float_as_uint(A[g][a][h][k]) & 0x7fffffffu);
-  for (int bit = 16; bit > 0; bit >>= 1) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, bit));
+        for (int h = 0; h < GC; ++h)
+          largest = max(largest, __float_as_uint(A[g][a][h][k]) & 0x7fffffffu);
+  for (int bit = 16; bit > 0; bit >>= 1)
+    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, bit));
   if (at.lane == 0) sh.counts[at.warp] = (int)largest;
   MEET();
   for (int i = 0; i < WARPS; ++i) largest = max(largest, (unsigned)sh.counts[i]);
   if (largest == 0u || largest >= 0x7f800000u) {  // all zero; or infinite, or not a number
-    for (int i = tid; i < n; i += THREADS) out[i] = largest == 0u ? 0.f : __uint_as_float(0x7fc00000u);
+    for (int i = tid; i < n; i += THREADS)
+      out[i] = largest == 0u ? 0.f : __uint_as_float(0x7fc00000u);
     return;
   }
-  // by a power of two to entries of order one: squares of very large or small ones would leave float32
+  // scale by a power of two to entries of order one, whose squares float32 can represent
   const unsigned power = min(max(largest >> 23, 1u), 253u);
   const float by = __uint_as_float(254u - power << 23), size = __uint_as_float(power << 23);
 #pragma unroll
@@ -365,7 +375,8 @@ small_eigenvalues(const float* __restrict__ matrices, float* __restrict__ out, i
   stage<0>(A, sh, at);
   MEET();
   if (steps > 0) {
-    all_eigenvalues<EACH>(sh.diagonal, sh.beside, n, size, steps, out, THREADS, sh.both, sh.counts, sh.part);
+    all_eigenvalues<EACH>(sh.diagonal, sh.beside, n, size, steps, out, THREADS, sh.both, sh.counts,
+                          sh.part);
   } else {
     for (int i = tid; i < n; i += THREADS) out[i] = sh.diagonal[i] + sh.beside[i];
   }

@@ -1,4 +1,4 @@
-"""Kernels for token measures: states under a norm, Gram matrices and rows prepared."""
+"""Kernels for token measures: states under a norm, prepared Gram matrices and rows."""
 
 from layerscope_gpu.tokens.gram import measure_gram, measures_grams
 from layerscope_gpu.tokens.normed import centered_states, normed_means

@@ -1,4 +1,4 @@
-"""Facts about prompts that the kernels need beside their rows, and rows with a known answer."""
+"""Facts about prompts that the kernels need besides their rows, and rows with a known answer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 HALF_CODES = {torch.float16: 1, torch.bfloat16: 2}
-"""Types of half precision, as the kernels know them; others are 0."""
+"""Codes of half-precision types in the kernels; other types have 0."""
 
 
 class TokenFacts(NamedTuple):
-    """Facts about the tokens of some prompts, whose rows are centered.
+    """Facts about the tokens of some prompts.
 
-    `norms` of their states (B, T), float64; `mask`: which tokens are real (B, T), None where all
-    are; `sink`: each prompt's largest token (B,); `dtype`: what the states were stored as.
+    `norms` are those of the states (B, T), float64. `mask` is True for real tokens (B, T), or None
+    if all are. `sink` is each prompt's largest token (B,), and `dtype` the type of the states.
     """
 
     norms: Tensor
@@ -27,7 +27,7 @@ class TokenFacts(NamedTuple):
 def far_token(device: torch.device) -> tuple[Tensor, TokenFacts]:
     """Return rows with a known answer: a square's corners, then a token far away.
 
-    With it and without it they turn by right angles.
+    With and without the far token, the differences have right angles.
     """
     rows = torch.tensor(
         [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 50.0]], device=device

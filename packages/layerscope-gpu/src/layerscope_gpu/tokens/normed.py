@@ -1,15 +1,15 @@
-"""States under the final norm, summed over tokens or centered, without ever storing the normed
-states themselves.
+"""States under the final norm, summed over tokens or centered, without storing the normed states.
 
-A profile with views reads only the mean vector of each view. Norming every layer's states and
-summing them goes over them three times; a CUDA kernel for half-precision states does it once. Token
-measures need a dozen such passes, or one more kernel. A norm module is recognized by its results:
-on a few states they must equal ours.
+A profile with views reads only the mean vector of each view. torch's norm and sum read every layer's
+states three times; a CUDA kernel for half-precision states reads them once. Token measures need a
+dozen such passes, or one more kernel. A norm module is recognized by its results: on a few states
+they must equal the kernel's.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -18,30 +18,30 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from layerscope_gpu.cuda import HALVES, WARP_SUM, UnusableError, launch
+from layerscope_gpu.cuda import FAILURES, HALVES, WARP_SUM, UnusableError, define, launch
 
 Kind = Literal["layer", "rms", "rms-rounded", "none"]
 _KINDS: dict[Kind, int] = {"layer": 0, "rms": 1, "rms-rounded": 2, "none": 3}
 _THREADS = 256
 _WIDEST = 8192
-_NEAR = 0.05  # units of the last place, of a sum: how far a norm's own result may be from ours
+_NEAR = 0.05  # largest difference of a sum from the module's own, in units of its last place
 _NO_NORM = nn.Identity()
-_known: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Kind | None]] = WeakKeyDictionary()
+_kinds_of: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Kind | None]] = WeakKeyDictionary()
 
 Weights = dict[str, Tensor]
 Settings = tuple[Tensor, Tensor, int]
-Held = dict[nn.Module, Settings]
-"""Norms as the kernels read them, for as long as their weights cannot change: during one pass,
-say."""
+NormCache = dict[nn.Module, Settings]
+"""Weight, bias and ε of norms as the kernels read them. Use it while the weights cannot change, such
+as during one pass."""
 
 
 class CenteredStates(NamedTuple):
     """Each prompt's states under a norm.
 
-    `total`: their sum over the real tokens (B, D); `before` and `norms`: the tokens' norms before
-    and after it (B, T), all float64; `largest`: the token that is largest before it (B,);
-    `centered`: the states minus the mean of all tokens but that one (B, T, D), float32, padding
-    zero.
+    `total` is their sum over the real tokens (B, D). `before` and `norms` are the tokens' norms
+    before and after the norm (B, T). These are float64. `largest` is the token with the largest norm
+    before it (B,). `centered` are the states minus the mean of all tokens but that one (B, T, D),
+    float32, with zeros as padding.
     """
 
     total: Tensor
@@ -52,48 +52,101 @@ class CenteredStates(NamedTuple):
 
 
 def normed_means(
-    states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: Held | None = None
+    states: Tensor, mask: Tensor | None, norm: nn.Module | None, norm_cache: NormCache | None = None
 ) -> Tensor | None:
     """Return means over the real tokens (B, D), float32, of norm(states), or of states.
 
-    None where it must be done step by step.
+    Returns None where the kernel does not support them.
     """
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
-    return None if kind is None else _means(states, mask, norm, kind, held=held)
+    return None if kind is None else _means(states, mask, norm, kind, norm_cache=norm_cache)
 
 
 def centered_states(
-    states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: Held | None = None
+    states: Tensor, mask: Tensor | None, norm: nn.Module | None, norm_cache: NormCache | None = None
 ) -> CenteredStates | None:
-    """Return the parts of norm(states), or of the states, that token measures need; None where it
-    must be done step by step."""
+    """Return the parts of norm(states), or of the states, that token measures need; None where the
+    kernel does not support them."""
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
-    return None if kind is None else _centered(states, mask, norm, kind, held=held)
+    return None if kind is None else _centered(states, mask, norm, kind, norm_cache=norm_cache)
 
 
 def _fits(states: Tensor, mask: Tensor | None) -> bool:
+    if not states.is_cuda or states.ndim != 3 or not states.numel():
+        return False
+    mask_fits = mask is None or (
+        mask.shape == states.shape[:2] and mask.dtype == torch.bool and mask.device == states.device
+    )
     width = states.shape[-1]
-    if (
-        not states.is_cuda
-        or states.dtype not in (torch.bfloat16, torch.float16)
-        or states.ndim != 3
-        or not states.numel()
-    ):
-        return False
-    if mask is not None and (
-        mask.shape != states.shape[:2] or mask.dtype != torch.bool or mask.device != states.device
-    ):
-        return False
     return (
-        states.is_contiguous()
+        mask_fits
+        and states.dtype in (torch.bfloat16, torch.float16)
+        and states.is_contiguous()
         and states.data_ptr() % 8 == 0
         and width % 4 == 0
         and width <= _WIDEST
     )
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """States and a norm as arguments of the kernels."""
+
+    states: Tensor
+    tensors: list[Tensor]
+    numbers: list[int]
+    epsilon: int
+
+    @property
+    def chunks(self) -> int:
+        """Return the number of blocks for each text."""
+        _, tokens, width = self.states.shape
+        return -(-tokens // _shape(width)["CHUNK"])
+
+    def run(
+        self, name: str, arguments: list[Tensor | int], threads: int = _THREADS, shared: int = 0
+    ) -> None:
+        """Launch one of the kernels."""
+        texts, _, width = self.states.shape
+        source = source_for(name, width, self.states.dtype)
+        launch(source, name, texts * self.chunks, threads, shared, arguments)
+
+    def write_sums(
+        self, out: Tensor, results: list[Tensor] | None = None, means: bool = False
+    ) -> None:
+        """Write sums over the tokens of each block, or means, to `out`, and each token's mean, scale
+        and norms to `results` if given."""
+        width = self.states.shape[-1]
+        macros = _shape(width)
+        tensors = [*self.tensors, out, *(results or [self.states] * 4)]
+        numbers = [self.epsilon, *self.numbers, int(results is not None), int(means)]
+        arguments: list[Tensor | int] = [*tensors, *numbers]
+        self.run("normed_sums", arguments, macros["THREADS"], 4 * macros["ROWS"] * width)
+
+    def sums(self, results: list[Tensor] | None = None) -> Tensor:
+        """Return sums over tokens (B, D), float64; see `write_sums` for `results`."""
+        texts, _, width = self.states.shape
+        out = self.states.new_empty(texts, self.chunks, width, dtype=torch.float64)
+        self.write_sums(out, results)
+        return out.sum(1) if self.chunks > 1 else out.squeeze(1)
+
+
+def _inputs(
+    states: Tensor,
+    mask: Tensor | None,
+    norm: nn.Module | None,
+    kind: Kind,
+    weights: Weights | None,
+    norm_cache: NormCache | None,
+) -> _Inputs:
+    weight, bias, epsilon = _settings(norm, states, weights, norm_cache)
+    tensors = [states, states if mask is None else mask.contiguous(), weight, bias]
+    numbers = [states.shape[1], int(mask is not None), _KINDS[kind]]
+    return _Inputs(states, tensors, numbers, epsilon)
 
 
 def _means(
@@ -102,23 +155,15 @@ def _means(
     norm: nn.Module | None,
     kind: Kind,
     weights: Weights | None = None,
-    held: Held | None = None,
+    norm_cache: NormCache | None = None,
 ) -> Tensor:
     texts, tokens, width = states.shape
-    given = _given(states, mask, norm, weights, held)
-    if tokens <= _shape(width)["CHUNK"]:  # a text is one block's: it divides too
+    inputs = _inputs(states, mask, norm, kind, weights, norm_cache)
+    if inputs.chunks == 1:  # the kernel divides as well
         out = states.new_empty(texts, width, dtype=torch.float32)
-        _run_sums(
-            states,
-            [*given[0], out, *[states] * 4, given[1]],
-            mask is not None,
-            kind,
-            full=False,
-            means=True,
-        )
+        inputs.write_sums(out, means=True)
         return out
-    total = _sum_chunks(states, given, mask is not None, kind, [states] * 4, full=False)
-    return (total / (tokens if mask is None else mask.sum(-1, keepdim=True))).float()
+    return (inputs.sums() / (tokens if mask is None else mask.sum(-1, keepdim=True))).float()
 
 
 def _centered(
@@ -127,155 +172,82 @@ def _centered(
     norm: nn.Module | None,
     kind: Kind,
     weights: Weights | None = None,
-    held: Held | None = None,
+    norm_cache: NormCache | None = None,
 ) -> CenteredStates:
     texts, tokens, width = states.shape
-    given = _given(states, mask, norm, weights, held)
+    inputs = _inputs(states, mask, norm, kind, weights, norm_cache)
     means, scales = (states.new_empty(texts, tokens, dtype=torch.float32) for _ in range(2))
     before, norms = (states.new_empty(texts, tokens, dtype=torch.float64) for _ in range(2))
-    total = _sum_chunks(
-        states, given, mask is not None, kind, [means, scales, before, norms], full=True
-    )
+    total = inputs.sums([means, scales, before, norms])
     largest = (before if mask is None else before.masked_fill(~mask, -1.0)).argmax(-1)
     centered = states.new_empty(texts, tokens, width, dtype=torch.float32)
-    tensors = [*given[0], total, means, scales, largest, centered]
-    _run("centered_states", states, [*tensors, *_numbers(states, mask is not None, kind)])
+    tensors = [*inputs.tensors, total, means, scales, largest, centered]
+    inputs.run("centered_states", [*tensors, *inputs.numbers])
     return CenteredStates(total, before, norms, largest, centered)
-
-
-def _sum_chunks(
-    states: Tensor,
-    given: tuple[list[Tensor], int],
-    masked: bool,
-    kind: Kind,
-    sums: list[Tensor],
-    full: bool,
-) -> Tensor:
-    """Sums over tokens (B, D); with `full`, each token's results go to the tensors given for
-    them."""
-    texts, tokens, width = states.shape
-    out = states.new_empty(texts, -(-tokens // _shape(width)["CHUNK"]), width, dtype=torch.float64)
-    _run_sums(states, [*given[0], out, *sums, given[1]], masked, kind, full)
-    return out.sum(1) if out.shape[1] > 1 else out.squeeze(1)
-
-
-def _run_sums(
-    states: Tensor,
-    given: list[Tensor | int],
-    masked: bool,
-    kind: Kind,
-    full: bool,
-    means: bool = False,
-) -> None:
-    known = _shape(states.shape[-1])
-    arguments = [*given, *_numbers(states, masked, kind), int(full), int(means)]
-    _run("normed_sums", states, arguments, known["THREADS"], 4 * known["ROWS"] * states.shape[-1])
-
-
-def _run(
-    name: str,
-    states: Tensor,
-    arguments: list[Tensor | int],
-    threads: int = _THREADS,
-    shared: int = 0,
-) -> None:
-    texts, tokens, width = states.shape
-    launch(
-        source_for(name, width, states.dtype),
-        name,
-        texts * -(-tokens // _shape(width)["CHUNK"]),
-        threads,
-        shared,
-        arguments,
-    )
-
-
-def _given(
-    states: Tensor,
-    mask: Tensor | None,
-    norm: nn.Module | None,
-    weights: Weights | None,
-    held: Held | None,
-) -> tuple[list[Tensor], int]:
-    weight, bias, epsilon = _settings(norm, states, weights, held)
-    return [states, states if mask is None else mask.contiguous(), weight, bias], epsilon
-
-
-def _numbers(states: Tensor, masked: bool, kind: Kind) -> list[int]:
-    tokens = states.shape[1]
-    return [tokens, int(masked), _KINDS[kind]]
 
 
 @cache
 def _shape(width: int) -> dict[str, int]:
     """Return the macros of the kernels for states of a width.
 
-    TEAM warps share a token, ROWS tokens are worked on at once, a thread holds FOURS × 4 numbers of
-    one (or COLUMNS × 4 columns), and a block has CHUNK tokens of a text: no more than sixteen for a
+    TEAM warps share a token, a block works on ROWS tokens at once and on CHUNK in all, and a thread
+    holds FOURS × 4 numbers of one token, or COLUMNS × 4 columns. CHUNK is sixteen tokens for each
     team, which adds them up in float32.
     """
     team = 1 if width <= 2048 else 2 if width <= 4096 else 4
     threads = 256 if team < 4 else 512
     rows = threads // 32 // team
-    fours, columns = -(-width // (128 * team)), -(-width // (4 * _THREADS))
     return {
         "TEAM": team,
         "THREADS": threads,
         "ROWS": rows,
         "CHUNK": 16 * rows,
-        "FOURS": fours,
-        "COLUMNS": columns,
+        "FOURS": -(-width // (128 * team)),
+        "COLUMNS": -(-width // (4 * _THREADS)),
     }
 
 
 @cache
 def source_for(kernel: str, width: int, dtype: torch.dtype) -> str:
-    """A kernel for states of a width and a type. Each is compiled by itself: two at once take half
-    the time."""
-    known = {
+    """Return the source of one kernel for states of a width and a type.
+
+    Each kernel is compiled separately: two at the same time take half the time.
+    """
+    macros = {
         **_shape(width),
         "WIDTH": width,
         "HALF": int(dtype == torch.float16),
         "BLOCKS": 2 if _shape(width)["FOURS"] <= 8 else 1,
     }
-    return (
-        "".join(f"#define {name} {value}\n" for name, value in known.items())
-        + _COMMON
-        + KERNELS[kernel]
-    )
+    return define(macros) + _COMMON + KERNELS[kernel]
 
 
 def _settings(
-    norm: nn.Module | None, states: Tensor, weights: Weights | None, held: Held | None
+    norm: nn.Module | None, states: Tensor, weights: Weights | None, norm_cache: NormCache | None
 ) -> Settings:
-    """Weight and bias of a norm, or those to try it with, float32, and the bits of its ε."""
+    """Return weight and bias of a norm, or the given ones, as float32, and the bits of its ε."""
     if norm is None:
         return *_no_weights(states.shape[-1], states.device), 0
-    if held is not None and norm in held and held[norm][0].device == states.device:
-        return held[norm]
-    names = [
-        name
-        for name in ("eps", "variance_epsilon", "epsilon")
-        if isinstance(getattr(norm, name, None), float)
-    ]
-    if not names:
+    if norm_cache is not None and norm in norm_cache:
+        settings = norm_cache[norm]
+        if settings[0].device == states.device:
+            return settings
+    epsilons = [getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon")]
+    epsilon = next((value for value in epsilons if isinstance(value, float)), None)
+    if epsilon is None:
         raise UnusableError("a norm without an epsilon")
-    (bits,) = struct.unpack("i", struct.pack("f", getattr(norm, names[0])))
-    given = _weights(norm) if weights is None else weights
-    scale = _as_floats(given["weight"])
-    settings = (
-        scale,
-        _as_floats(given["bias"]) if "bias" in given else torch.zeros_like(scale),
-        bits,
-    )
-    if held is not None:
-        held[norm] = settings
-    return settings
+    (bits,) = struct.unpack("i", struct.pack("f", epsilon))
+    parameters = _weights(norm) if weights is None else weights
+    scale = _as_floats(parameters["weight"])
+    bias = _as_floats(parameters["bias"]) if "bias" in parameters else torch.zeros_like(scale)
+    if norm_cache is not None:
+        norm_cache[norm] = scale, bias, bits
+    return scale, bias, bits
 
 
 @cache
 def _no_weights(width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A weight and a bias that change nothing."""
+    """Return a weight and a bias that change nothing."""
     with torch.inference_mode(False):
         return torch.ones(width, device=device), torch.zeros(width, device=device)
 
@@ -285,29 +257,27 @@ def _weights(norm: nn.Module) -> Weights:
 
 
 def _as_floats(weight: Tensor) -> Tensor:
-    """As the kernels read them: float32, four at a time."""
+    """Return a weight as float32, aligned so that kernels can read four numbers at a time."""
     floats = weight.detach().float().contiguous()
     return floats if floats.data_ptr() % 16 == 0 else floats.clone()
 
 
 def _kind_of(norm: nn.Module | None, states: Tensor) -> Kind | None:
-    """Return the kind that a module computes, tried once; None if none of them, or if the kernel
-    cannot be used."""
+    """Return the kind of norm that a module computes, tested once; None if it is none of these or
+    the kernel cannot be used."""
     weights = {} if norm is None else _weights(norm)
-    if norm is not None and (
-        norm._modules or not _plain(weights, states)
-    ):  # or a wrapper, which keeps its weights elsewhere
+    # a module with children is a wrapper, which keeps its weights elsewhere
+    if norm is not None and (norm._modules or not _has_plain_weights(weights, states)):
         return None
-    known = _known.setdefault(_NO_NORM if norm is None else norm, {})
+    kinds = _kinds_of.setdefault(_NO_NORM if norm is None else norm, {})
     key = states.dtype, states.device.index or 0, *(value.dtype for value in weights.values())
-    if key not in known:
-        known[key] = _find_kind(norm, states)
-    return known[key]
+    if key not in kinds:
+        kinds[key] = _find_kind(norm, states)
+    return kinds[key]
 
 
-def _plain(weights: Weights, states: Tensor) -> bool:
-    """Return True if a norm has a weight and at most a bias, all here: not on another device,
-    offloaded or a shard of one."""
+def _has_plain_weights(weights: Weights, states: Tensor) -> bool:
+    """Return True if a norm has a weight and at most a bias, neither offloaded nor sharded."""
     if "weight" not in weights or not weights.keys() <= {"weight", "bias"}:
         return False
     return all(
@@ -320,87 +290,76 @@ def _plain(weights: Weights, states: Tensor) -> bool:
 
 @torch.inference_mode()
 def _find_kind(norm: nn.Module | None, states: Tensor) -> Kind | None:
-    """Tried with weights of our own: the module's may all be equal, and change while a model
-    trains."""
+    """Compare a norm with the kernels on random states and weights, and return its kind.
+
+    The module's own weights may all be equal, and change while a model trains.
+    """
+    device = states.device
+    width = states.shape[-1]
+    generator = torch.Generator().manual_seed(0)
     try:
-        generator, width = torch.Generator().manual_seed(0), states.shape[-1]
-        given = torch.randn(3, 19, width, generator=generator)
-        given = ((given + 0.5) * torch.tensor([0.1, 30.0, 0.001])[:, None, None]).to(
-            states.device, states.dtype
-        )
-        mask = torch.arange(19, device=states.device).expand(3, -1) < torch.tensor(
-            [[19], [11], [17]], device=states.device
-        )
+        sample = torch.randn(3, 19, width, generator=generator) + 0.5
+        sample = (sample * torch.tensor([0.1, 30.0, 0.001])[:, None, None]).to(device, states.dtype)
+        lengths = torch.tensor([[19], [11], [17]], device=device)
+        mask = torch.arange(19, device=device).expand(3, -1) < lengths
         weights = {
             name: (1 + 0.3 * torch.randn(width, generator=generator)).to(value.device, value.dtype)
             for name, value in ({} if norm is None else _weights(norm)).items()
         }
-        after = given if norm is None else functional_call(norm, weights, (given,))
+        after = sample if norm is None else functional_call(norm, weights, (sample,))
         if after.dtype != states.dtype:
             return None
         after = torch.where(mask.unsqueeze(-1), after, 0).double()
-        want = after.sum(1)
-        # at most a few elements may be rounded the other way: a sum of rows rounded once more often
-        # is further off than that
-        unit = want.abs().mean(-1) * torch.finfo(states.dtype).eps
+        expected = after.sum(1)
+        # A few elements may be rounded the other way. Sums of rows that are rounded once more often
+        # differ by more than that.
+        unit = expected.abs().mean(-1) * torch.finfo(states.dtype).eps
         kinds = [kind for kind in _KINDS if (kind == "none") == (norm is None)]
         count = mask.sum(-1, keepdim=True)
         errors = {
-            kind: _off_by(count * _means(given, mask, norm, kind, weights).double(), want, unit)
+            kind: _error(count * _means(sample, mask, norm, kind, weights).double(), expected, unit)
             for kind in kinds
         }
         best = min(errors, key=errors.__getitem__)
-        seen = _centered(given, mask, norm, best, weights)
-        right = max(errors[best], _off_by(seen.total, want, unit)) < _NEAR and _is_centered(
-            seen, given, mask, after
-        )
-        return best if right else None
-    except (
-        UnusableError,
-        OSError,
-        AttributeError,
-        RuntimeError,
-        AssertionError,
-        KeyError,
-        TypeError,
-    ):
+        centered = _centered(sample, mask, norm, best, weights)
+        error = max(errors[best], _error(centered.total, expected, unit))
+        return best if error < _NEAR and _is_centered(centered, sample, mask, after) else None
+    except (*FAILURES, AssertionError, KeyError):
         return None
 
 
-def _off_by(sums: Tensor, want: Tensor, unit: Tensor) -> float:
-    return float(((sums - want).abs().mean(-1) / unit).max())
+def _error(sums: Tensor, expected: Tensor, unit: Tensor) -> float:
+    return float(((sums - expected).abs().mean(-1) / unit).max())
 
 
-def _is_centered(seen: CenteredStates, given: Tensor, mask: Tensor, after: Tensor) -> bool:
-    """Return True if the other kernel's results are those of the same states."""
-    at = torch.arange(len(given), device=given.device)
-    mean = (after.sum(1) - after[at, seen.largest]) / (mask.sum(-1, keepdim=True) - 1)
+def _is_centered(result: CenteredStates, sample: Tensor, mask: Tensor, after: Tensor) -> bool:
+    """Return True if the second kernel's results are right; `after` are the normed states."""
+    texts = torch.arange(len(sample), device=sample.device)
+    mean = (after.sum(1) - after[texts, result.largest]) / (mask.sum(-1, keepdim=True) - 1)
     centered = torch.where(mask.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
-    before, norms = (
-        torch.linalg.vector_norm(given.double(), dim=-1),
-        torch.linalg.vector_norm(after, dim=-1),
-    )
+    before = torch.linalg.vector_norm(sample.double(), dim=-1)
+    norms = torch.linalg.vector_norm(after, dim=-1)
     return (
-        torch.equal(seen.largest, seen.before.masked_fill(~mask, -1.0).argmax(-1))
-        and torch.allclose(seen.before, before, rtol=1e-4)
-        and torch.allclose(seen.norms, norms, rtol=1e-2)
-        and bool((seen.centered - centered).abs().mean() < 1e-3 * centered.abs().mean())
+        torch.equal(result.largest, result.before.masked_fill(~mask, -1.0).argmax(-1))
+        and torch.allclose(result.before, before, rtol=1e-4)
+        and torch.allclose(result.norms, norms, rtol=1e-2)
+        and bool((result.centered - centered).abs().mean() < 1e-3 * centered.abs().mean())
     )
 
 
-# CUDA source. A norm's result is rounded as the model would store it, so that what is summed is
-# what the model has. Sums run over up to sixteen tokens in float32, then in float64. A block has a
-# part of a text: long texts alone would leave most of the chip idle.
+# CUDA source. A norm's result is rounded as the model would store it, so that the sums are those of
+# the model's values. Sums run over up to sixteen tokens in float32, then in float64. A block works on
+# a part of a text, since a few long texts would leave most of the GPU idle.
 
 _COMMON = (
     HALVES
     + WARP_SUM
     + r"""
 #define LAYER 0
-#define ROUNDED 2  // an RMS norm that stores the state before it is scaled; 1 is one that does not
-#define NONE 3     // mean 0, scale 1: the state as it is
+#define ROUNDED 2  // an RMS norm that rounds the state before the weight is applied; 1 does not
+#define NONE 3     // mean 0, scale 1: the unchanged state
 
-// to the nearest values of the states' type, as the model itself would store them
+// round to the states' type, as the model would store the values
 __device__ __forceinline__ void store(float& x, float& y) {
   const unsigned both = paired(x, y, HALF);
   x = low(both, HALF), y = high(both, HALF);
@@ -412,11 +371,18 @@ __device__ __forceinline__ float4 wide(uint2 x) {
 }
 
 // four columns of a state under the norm, as the model would store them
-__device__ __forceinline__ float4 normed(uint2 x, float4 weight, float4 bias, float mean, float scale, int kind) {
+__device__ __forceinline__ float4 normed(uint2 x, float4 weight, float4 bias, float mean,
+                                         float scale, int kind) {
   float4 y = wide(x);
-  y.x = (y.x - mean) * scale, y.y = (y.y - mean) * scale, y.z = (y.z - mean) * scale, y.w = (y.w - mean) * scale;
+  y.x = (y.x - mean) * scale;
+  y.y = (y.y - mean) * scale;
+  y.z = (y.z - mean) * scale;
+  y.w = (y.w - mean) * scale;
   if (kind == ROUNDED) store(y.x, y.y), store(y.z, y.w);
-  y.x = y.x * weight.x + bias.x, y.y = y.y * weight.y + bias.y, y.z = y.z * weight.z + bias.z, y.w = y.w * weight.w + bias.w;
+  y.x = y.x * weight.x + bias.x;
+  y.y = y.y * weight.y + bias.y;
+  y.z = y.z * weight.z + bias.z;
+  y.w = y.w * weight.w + bias.w;
   store(y.x, y.y), store(y.z, y.w);
   return y;
 }
@@ -438,26 +404,36 @@ __device__ __forceinline__ float team_sum(float x, float* part, int warp) {
   return x;
 }
 
-// a thread's part of a token's state; zeros where there is no such token
-__device__ __forceinline__ void read_token(uint2* held, const u16* at, int token, bool there, int column) {
+// a thread's columns of a token's state; zeros beyond the last token
+__device__ __forceinline__ void read_token(uint2* held, const u16* at, int token, bool there,
+                                           int column) {
 #pragma unroll
   for (int f = 0; f < FOURS; ++f) {
     const int k = f * 128 * TEAM + column;
-    held[f] = there && k < WIDTH ? *(const uint2*)(at + (size_t)token * WIDTH + k) : make_uint2(0u, 0u);
+    held[f] = make_uint2(0u, 0u);
+    if (there && k < WIDTH) held[f] = *(const uint2*)(at + (size_t)token * WIDTH + k);
   }
 }
 
-// Sums of CHUNK tokens of a text, or with `single` the mean of a text. A token is read once, by TEAM warps that keep it in
-// registers while they find its mean and scale, and add it to their own sums under the norm; the next one is on its way
-// meanwhile. With `full`, what is found of each token is kept, and its norms: as it came, and under the norm.
+// Sums of CHUNK tokens of a text, or with `single` the mean of a text. TEAM warps read a token once,
+// keep it in registers while they compute its mean and scale, and add its normed values to their
+// sums; the next token is loaded meanwhile. With `full`, each token's mean and scale are stored, and
+// its norms before and after the norm.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-normed_sums(const u16* states, const unsigned char* mask, const float* weight, const float* bias, double* out, float* means,
-            float* scales, double* before, double* after, int epsilon, int tokens, int masked, int kind, int full, int single) {
+normed_sums(const u16* states, const unsigned char* mask, const float* weight, const float* bias,
+            double* out, float* means, float* scales, double* before, double* after, int epsilon,
+            int tokens, int masked, int kind, int full, int single) {
   extern __shared__ __align__(16) float sums[];  // ROWS x WIDTH
   __shared__ float part[THREADS / 32];
   __shared__ int counts[THREADS / 32];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, team = warp / TEAM, member = warp % TEAM;
-  const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
+  const int tid = threadIdx.x;
+  const int lane = tid & 31;
+  const int warp = tid >> 5;
+  const int team = warp / TEAM;
+  const int member = warp % TEAM;
+  const int chunks = (tokens + CHUNK - 1) / CHUNK;
+  const int text = blockIdx.x / chunks;
+  const int begin = blockIdx.x % chunks * CHUNK;
   const int end = min(begin + CHUNK, tokens), column = (member * 32 + lane) * 4;
   const u16* at = states + (size_t)text * tokens * WIDTH;
   const unsigned char* real = mask + (size_t)text * tokens;
@@ -475,7 +451,7 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
 #pragma unroll
     for (int f = 0; f < FOURS; ++f) held[f] = next[f];
     read_token(next, at, token + ROWS, token + ROWS < end, column);
-    if (!full && TEAM == 1 && !counts_here) continue;  // no barrier is missed: none are here
+    if (!full && TEAM == 1 && !counts_here) continue;  // this case has no barriers
     float mean = 0.f, square = 0.f, squares = 0.f, scale = 1.f;
     if (kind == LAYER) {
 #pragma unroll
@@ -487,7 +463,8 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
     }
     if (kind != NONE || full) {
 #pragma unroll
-      for (int f = 0; f < FOURS; ++f) {  // around the mean: the difference of two large sums would have no digits left
+      // around the mean, since the difference of two large sums would lose its digits
+      for (int f = 0; f < FOURS; ++f) {
         if (f * 128 * TEAM + column >= WIDTH) continue;
         const float4 x = wide(held[f]);
         const float a = x.x - mean, b = x.y - mean, c = x.z - mean, d = x.w - mean;
@@ -556,14 +533,16 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
 """
 
 _CENTERED = r"""
-// CHUNK tokens of a text under the norm, seen from the mean of all its tokens but the largest
+// CHUNK tokens of a text under the norm, minus the mean of all its tokens but the largest
 extern "C" __global__ void __launch_bounds__(256)
-centered_states(const u16* states, const unsigned char* mask, const float* weight, const float* bias, const double* total,
-                const float* means, const float* scales, const long long* largest, float* centered, int tokens, int masked,
-                int kind) {
+centered_states(const u16* states, const unsigned char* mask, const float* weight,
+                const float* bias, const double* total, const float* means, const float* scales,
+                const long long* largest, float* centered, int tokens, int masked, int kind) {
   __shared__ int counted[8];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
+  const int chunks = (tokens + CHUNK - 1) / CHUNK;
+  const int text = blockIdx.x / chunks;
+  const int begin = blockIdx.x % chunks * CHUNK;
   const int end = min(begin + CHUNK, tokens);
   const u16* at = states + (size_t)text * tokens * WIDTH;
   const unsigned char* real = mask + (size_t)text * tokens;
@@ -582,10 +561,13 @@ centered_states(const u16* states, const unsigned char* mask, const float* weigh
     const int k = (c * 256 + tid) * 4;
     if (k < WIDTH) {
       const float4 w = *(const float4*)(weight + k), b = *(const float4*)(bias + k);
-      const float4 far = normed(*(const uint2*)(at + (size_t)sink * WIDTH + k), w, b, mean[sink], scale[sink], kind);
+      const float4 far = normed(*(const uint2*)(at + (size_t)sink * WIDTH + k), w, b, mean[sink],
+                                scale[sink], kind);
       const double* sum = total + (size_t)text * WIDTH + k;
-      const float4 m = make_float4((float)((sum[0] - far.x) / others), (float)((sum[1] - far.y) / others),
-                                   (float)((sum[2] - far.z) / others), (float)((sum[3] - far.w) / others));
+      const float4 m = make_float4((float)((sum[0] - far.x) / others),
+                                   (float)((sum[1] - far.y) / others),
+                                   (float)((sum[2] - far.z) / others),
+                                       (float)((sum[3] - far.w) / others));
 #pragma unroll 4
       for (int i = begin; i < end; ++i) {
         float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
