@@ -67,7 +67,7 @@ def test_an_unknown_engine() -> None:
 def test_settings_of_a_cluster_without_one(given: dict[str, Any]) -> None:
     with pytest.raises(LayerscopeError, match="is for work on a cluster: add engine='ray'"):
         open_engine(EngineOptions("local", **given))
-    with pytest.raises(LayerscopeError, match="cannot be combined with an engine object"):
+    with pytest.raises(LayerscopeError, match="An engine object has its own"):
         open_engine(EngineOptions(LocalEngine(), **given))
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerscope.engines.workers import Machine, Placement, Refusal, check_request, place
+from layerscope.engines.cluster import Machine, Placement, check_request, place
+from layerscope.engines.ray import Refusal
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.extras import MissingExtraError
 

@@ -42,27 +42,18 @@ def open_engine(options: EngineOptions) -> Engine:
     'local'
     """
     engine = options.engine or "local"
-    settings = {
-        "address": options.address,
-        "workers": options.workers,
-        "gpus_per_worker": options.gpus_per_worker,
-    }
-    names = [name for name, value in settings.items() if value is not None]
-    if isinstance(engine, Engine):
-        if names:
-            raise InvalidValueError(
-                f"{names[0]} cannot be combined with an engine object. Set it when creating the "
-                "engine."
-            )
-        return engine
     if engine == "ray":
         return RayEngine(options.address, options.workers, options.gpus_per_worker)
+    for name in ("address", "workers", "gpus_per_worker"):
+        if getattr(options, name) is not None:
+            raise InvalidValueError(
+                f"{name}= is for work on a cluster: add engine='ray', or leave it out. An engine "
+                "object has its own."
+            )
+    if isinstance(engine, Engine):
+        return engine
     if engine != "local":
         raise UnknownNameError("engine", str(engine), ["local", "ray"])
-    if names:
-        raise InvalidValueError(
-            f"{names[0]}= is for work on a cluster: add engine='ray', or leave it out."
-        )
     return LocalEngine()
 
 

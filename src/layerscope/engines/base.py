@@ -203,11 +203,6 @@ def _pickled(model: LoadedModel) -> bytes:
     """Return a model that exists only in this process as bytes."""
     from ray import cloudpickle
 
-    if len({parameter.device for parameter in model.module.parameters()}) > 1:
-        raise LayerscopeError(
-            f"{model.name} is spread over devices and cannot be sent to workers. Give its name or "
-            "folder instead."
-        )
     try:
         on_cpu = model if model.device.type == "cpu" else copy.deepcopy(model)
         on_cpu.module.to("cpu")

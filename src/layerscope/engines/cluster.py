@@ -1,4 +1,5 @@
-"""The connection to a Ray cluster, and a cluster of one's own that is closed to others."""
+"""The connection to a Ray cluster, a cluster of one's own that is closed to others, and how a cluster
+is divided among workers."""
 
 from __future__ import annotations
 
@@ -7,14 +8,16 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.extras import missing
 
-__all__ = ["connect", "require_ray"]
+__all__ = ["Machine", "Placement", "connect", "place", "require_ray"]
 
 log = logging.getLogger("layerscope")
 
@@ -139,3 +142,77 @@ def _redirect_output() -> Callable[[], object]:
 
     worker.print_to_stdstream = to_log
     return partial(setattr, worker, "print_to_stdstream", before)
+
+
+# Workers of a cluster
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The resources of one machine of a cluster; memory in bytes."""
+
+    cpus: float
+    gpus: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The number of workers; the cores (0: whatever is free), GPUs and threads of each."""
+
+    workers: int
+    cpus: float
+    gpus: float
+    threads: int
+
+
+def place(
+    machines: Sequence[Machine],
+    items: int,
+    workers: int | None,
+    gpus: float | None,
+    memory: int = 0,
+) -> Placement:
+    """Divide a cluster among workers. By default a worker has a GPU where there are any, else a
+    core, as far as `memory` bytes for each suffice.
+
+    With fewer workers than cores, a worker may use several. There are never more workers than
+    there are GPUs for them.
+
+    >>> place([Machine(4, 0, 64e9), Machine(4, 0, 64e9)], items=100, workers=4, gpus=None)
+    Placement(workers=4, cpus=2, gpus=0.0, threads=2)
+    """
+    items = max(1, items)
+    if gpus is None:
+        gpus = 1.0 if any(machine.gpus >= 1 for machine in machines) else 0.0
+    if gpus:
+        room = sum(int(machine.gpus / gpus + 1e-9) for machine in machines)
+        if not room:
+            most = max((machine.gpus for machine in machines), default=0)
+            raise LayerscopeError(
+                f"{gpus:g} GPUs per worker were asked for, and no machine of the cluster has more "
+                f"than {most:g}. Lower gpus_per_worker= (0: use the CPUs)."
+            )
+        cores = min(m.cpus * gpus / m.gpus for m in machines if m.gpus)
+        cpus = 1 if cores >= 1 else 0
+        return Placement(min(workers or room, room, items), cpus, gpus, max(1, int(cores)))
+    if workers is None:
+        rooms = [
+            min(machine.cpus, machine.memory // memory if memory else machine.cpus)
+            for machine in machines
+        ]
+        workers = max(1, sum(int(room) for room in rooms))
+    threads = int(max((machine.cpus for machine in machines), default=1))
+    while threads and sum(int(machine.cpus // threads) for machine in machines) < workers:
+        threads -= 1
+    return Placement(min(workers, items), threads, 0.0, max(1, threads))
+
+
+def check_request(workers: int | None, gpus: float | None) -> None:
+    """Raise where no cluster can meet a request."""
+    if workers is not None and workers < 1:
+        raise InvalidValueError(f"workers= must be 1 or more, not {workers}.")
+    if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
+        raise InvalidValueError(
+            f"gpus_per_worker= is a whole number, or a share of one GPU such as 0.5, not {gpus:g}."
+        )

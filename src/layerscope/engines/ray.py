@@ -2,31 +2,112 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import platform
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, ignore_progress
-from layerscope.engines.cluster import connect, require_ray
-from layerscope.engines.workers import (
-    Job,
+from layerscope.engines.cluster import (
     Machine,
     Placement,
-    Refusal,
-    Worker,
-    WorkerFacts,
     check_request,
+    connect,
     place,
+    require_ray,
 )
 from layerscope.errors import LayerscopeError
+from layerscope.version import VERSION
 
 __all__ = ["RayEngine"]
 
 log = logging.getLogger("layerscope")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error of layerscope's in a worker, which trying again would not change. The exception
+    itself may not survive the way to the driver."""
+
+    kind: type[LayerscopeError]
+    message: str
+
+    def error(self) -> LayerscopeError:
+        """Return the error again. Some classes take more than a message."""
+        error: LayerscopeError = self.kind.__new__(self.kind)
+        Exception.__init__(error, self.message)
+        return error
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A worker's failure at an item, which may be tried again."""
+
+    reason: str
+    worker_died: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece of work as workers get it: `work` is its reference in Ray's store."""
+
+    work: Any
+    threads: int
+    version: str = VERSION
+
+
+class Worker:
+    """A worker, which does one piece of work after the other."""
+
+    def __init__(self, hide_gpus: bool) -> None:
+        if hide_gpus:  # Ray leaves all GPUs visible to a worker that asked for none
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        self._work: Any = None
+
+    def open(self, job: Job) -> str | Refusal | None:
+        """Get ready for a piece of work; return the type of the device that it computes on."""
+        import ray
+        import torch
+
+        if job.version != VERSION:
+            message = (
+                f"the worker on {platform.node()} has layerscope {VERSION}, the run {job.version}. "
+                "Install the same on every machine."
+            )
+            return Refusal(LayerscopeError, message)
+        self.release()
+        torch.set_num_threads(job.threads)
+        self._work = ray.get(job.work)
+        try:
+            self._work.open()
+        except LayerscopeError as error:
+            return Refusal(type(error), f"on {platform.node()}: {error}")
+        device: str | None = self._work.device
+        return device
+
+    def run(self, item: Any) -> tuple[Any, int] | Refusal:
+        """Return the result of an item, and how many units it was."""
+        units: list[int] = []
+        try:
+            return self._work.run(item, units.append), sum(units)
+        except LayerscopeError as error:
+            return Refusal(type(error), str(error))
+
+    def release(self) -> None:
+        """Close the work, and release the memory that it took."""
+        import torch
+
+        if self._work is not None:
+            self._work.close()
+        self._work = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 class RayEngine(Engine):
@@ -65,7 +146,6 @@ class RayEngine(Engine):
         self._idle: list[Any] = []
         self._resources: tuple[float, float] = (0, 0)
         """The cores and GPUs of each idle worker."""
-        self._without_cuda: set[str] = set()
         self._facts: dict[str, Any] = {}
 
     @property
@@ -81,7 +161,8 @@ class RayEngine(Engine):
         if not items:
             return
         ray = self._connect()
-        placement = self._place(_machines(ray), work.memory, len(items))
+        machines = _machines(ray)
+        placement = place(machines, len(items), self.workers, self.gpus_per_worker, work.memory)
         self._facts = {
             "workers": placement.workers,
             "gpus_per_worker": placement.gpus,
@@ -89,92 +170,86 @@ class RayEngine(Engine):
             "devices": [],
         }
         job = Job(ray.put(work), placement.threads)
-        idle = self._take_idle(ray, placement)
-        opening = {worker.open.remote(job): worker for worker in idle}
-        for _ in range(placement.workers - len(idle)):
-            worker = _start_worker(ray, placement)
-            opening[worker.open.remote(job)] = worker
-        running: dict[Any, tuple[Any, int]] = {}
-        free: deque[Any] = deque()
+        # Each worker's present task, with the number of its item; None while it opens the work.
+        tasks: dict[Any, tuple[Any, int | None]] = {}
+        for worker in self._take_workers(ray, placement):
+            tasks[worker.open.remote(job)] = (worker, None)
+        free: list[Any] = []
         waiting = deque(range(len(items)))
         failures: Counter[int] = Counter()
         try:
-            while waiting or running:
+            while waiting or any(index is not None for _, index in tasks.values()):
                 while free and waiting:
-                    worker = free.popleft()
+                    worker = free.pop()
                     index = waiting.popleft()
-                    running[worker.run.remote(items[index])] = (worker, index)
-                timeout = None if running else self.start_timeout
-                ready, _ = ray.wait([*opening, *running], timeout=timeout)
+                    tasks[worker.run.remote(items[index])] = (worker, index)
+                is_running = any(index is not None for _, index in tasks.values())
+                timeout = None if is_running else self.start_timeout
+                ready, _ = ray.wait(list(tasks), timeout=timeout)
                 if not ready:
                     raise self._no_room(ray, placement)
-                if ready[0] in opening:
-                    worker = opening.pop(ready[0])
-                    try:
-                        self._note_facts(_opened(ray, ready[0]))
-                        free.append(worker)
-                    except ray.exceptions.RayError as error:
-                        if worker not in idle:
-                            reason = _describe(error)
-                            raise LayerscopeError(f"a worker could not start: {reason}") from error
-                        worker = _start_worker(ray, placement)  # the other ended while it was idle
-                        opening[worker.open.remote(job)] = worker
-                    continue
-                worker, index = running.pop(ready[0])
+                worker, number = tasks.pop(ready[0])
                 outcome = _outcome(ray, ready[0])
                 if isinstance(outcome, Failure) and outcome.worker_died:
                     self._facts["replaced"] += 1
                     worker = _start_worker(ray, placement)  # as soon as there is room for it
-                    opening[worker.open.remote(job)] = worker
+                    tasks[worker.open.remote(job)] = (worker, None)
                 else:
                     free.append(worker)
+                if number is None:
+                    self._note_opened(outcome)
+                    continue
                 if not isinstance(outcome, Failure):
                     result, units = outcome
                     if units:
                         advance(units)
-                    yield index, result
+                    yield number, result
                     continue
-                failures[index] += 1
-                if failures[index] < self.attempts:
-                    waiting.appendleft(index)
+                failures[number] += 1
+                if failures[number] < self.attempts:
+                    waiting.appendleft(number)
                 else:
                     reason = f"failed {self.attempts} times, the last time: {outcome.reason}"
-                    yield index, work.give_up(items[index], reason)
+                    yield number, work.give_up(items[number], reason)
         finally:
-            self._keep_workers(ray, free, opening, running)
+            self._keep_workers(ray, free, list(tasks.values()))
 
-    def _place(self, machines: list[Machine], memory: int, items: int) -> Placement:
-        """Return how the cluster is divided; warn where it has too few GPUs."""
-        placement = place(machines, items, self.workers, self.gpus_per_worker, memory)
-        if placement.workers < min(self.workers or 0, items):
-            log.warning(
-                "%d workers with %g GPUs each were asked for, and the cluster has %g GPUs: %d "
-                "workers are started. Lower workers=, add machines, or let workers share a GPU "
-                "(gpus_per_worker=0.5).",
-                self.workers,
-                placement.gpus,
-                sum(machine.gpus for machine in machines),
-                placement.workers,
-            )
-        return placement
+    def _take_workers(self, ray: Any, placement: Placement) -> list[Any]:
+        """Return the workers of the last work, as far as they fit the next, and new ones: a new
+        process imports torch for seconds."""
+        resources = (placement.cpus, placement.gpus)
+        reusable = placement.workers if resources == self._resources else 0
+        for worker in self._idle[reusable:]:  # it holds cores and GPUs
+            ray.kill(worker)
+        workers = self._idle[:reusable]
+        self._idle = []
+        self._resources = resources
+        new = range(placement.workers - len(workers))
+        return workers + [_start_worker(ray, placement) for _ in new]
 
     def _keep_workers(
-        self,
-        ray: Any,
-        free: Iterable[Any],
-        opening: Mapping[Any, Any],
-        running: Mapping[Any, tuple[Any, int]],
+        self, ray: Any, free: list[Any], tasks: Sequence[tuple[Any, int | None]]
     ) -> None:
-        """Keep the workers that have nothing to do, and end the others."""
-        idle = list(free)
-        if running:  # an error, or the results are not wanted any more
-            for worker in [*opening.values(), *(worker for worker, _ in running.values())]:
+        """Keep the workers that have nothing to do. Where some still work, after an error or
+        because nobody wants the results, those are ended."""
+        is_running = any(index is not None for _, index in tasks)
+        for worker, _ in tasks:
+            if is_running:
                 ray.kill(worker)
-        else:
-            idle += opening.values()
-        for worker in idle:
+            else:
+                free.append(worker)
+        for worker in free:
             worker.release.remote()
-        self._idle = idle
+        self._idle = free
+
+    def _note_opened(self, outcome: Any) -> None:
+        """Note the device of a worker that opened the work, or raise its error. One that died
+        while it was idle has been replaced."""
+        if not isinstance(outcome, Failure):
+            if outcome is not None and outcome not in self._facts["devices"]:
+                self._facts["devices"].append(outcome)
+        elif not outcome.worker_died or self._facts["replaced"] > self.attempts:
+            raise LayerscopeError(f"a worker could not start: {outcome.reason}.")
 
     def facts(self) -> dict[str, Any]:
         """Return what did the last work."""
@@ -191,42 +266,14 @@ class RayEngine(Engine):
             self._close_connection()
             self._close_connection = None
 
-    def _take_idle(self, ray: Any, placement: Placement) -> list[Any]:
-        """Return the workers of the last work, as far as they fit the next: a new process imports
-        torch for seconds."""
-        resources = (placement.cpus, placement.gpus)
-        workers = self._idle if resources == self._resources else []
-        workers = workers[: placement.workers]
-        for worker in self._idle:
-            if worker not in workers:  # it holds cores and GPUs
-                ray.kill(worker)
-        self._idle = []
-        self._resources = resources
-        return workers
-
     def _no_room(self, ray: Any, placement: Placement) -> LayerscopeError:
         free = ray.available_resources()
         return LayerscopeError(
             f"no worker could start within {self.start_timeout:.0f} s: each needs "
             f"{placement.cpus:g} cores and {placement.gpus:g} GPUs, and of the cluster "
             f"{free.get('CPU', 0):g} cores and {free.get('GPU', 0):g} GPUs are free. End what uses "
-            "the rest, add a machine, or lower workers= or gpus_per_worker=. What was finished is "
-            "kept: run the same command again to resume."
+            "the rest, or lower workers= or gpus_per_worker=, and run the same command again."
         )
-
-    def _note_facts(self, worker: WorkerFacts) -> None:
-        devices = self._facts["devices"]
-        if worker.device is not None and worker.device not in devices:
-            devices.append(worker.device)
-        if worker.gpus and not worker.has_cuda and worker.machine not in self._without_cuda:
-            self._without_cuda.add(worker.machine)
-            log.warning(
-                "a worker on %s was given a GPU, but its torch (%s) finds none: it uses the CPU. "
-                "Install a torch built for CUDA there (`layerscope doctor` says what it finds), or "
-                "give gpus_per_worker=0.",
-                worker.machine,
-                worker.torch,
-            )
 
     def _connect(self) -> Any:
         """Return ray, connected to the cluster."""
@@ -242,18 +289,12 @@ class RayEngine(Engine):
                 socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             self._close_connection = connect(ray, address)
         except (ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
-            raise self._no_cluster(error) from error
+            raise LayerscopeError(
+                f"no Ray cluster answers at {address!r} ({_describe(error)}). Start one with "
+                "`ray start --head`, add machines with `ray start --address HEAD:6379`, and give "
+                "address='HEAD:6379' (or 'auto' on one of its machines)."
+            ) from error
         return ray
-
-    def _no_cluster(self, error: Exception) -> LayerscopeError:
-        cluster = "Ray could not be started on this machine"
-        if self.address:
-            cluster = f"no Ray cluster answers at {self.address!r}"
-        return LayerscopeError(
-            f"{cluster} ({_describe(error)}). Start one with `ray start --head`, add machines with "
-            "`ray start --address HEAD:6379`, and give address='HEAD:6379' (or 'auto' on one of "
-            "its machines)."
-        )
 
 
 def _machines(ray: Any) -> list[Machine]:
@@ -262,31 +303,6 @@ def _machines(ray: Any) -> list[Machine]:
         Machine(amounts.get("CPU", 0.0), amounts.get("GPU", 0.0), amounts.get("memory", 0.0))
         for amounts in resources
     ]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A worker's failure at an item, which may be tried again."""
-
-    reason: str
-    worker_died: bool
-
-
-def _outcome(ray: Any, reference: Any) -> tuple[Any, int] | Failure:
-    """Return the result of an item and its units, or the failure; raise an error of
-    layerscope's."""
-    try:
-        outcome = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        return Failure(_describe(error), worker_died=False)
-    except ray.exceptions.RayError as error:
-        reason = f"its worker died: {_describe(error)}"
-        log.warning("%s. Another one is started.", reason)
-        return Failure(reason, worker_died=True)
-    if isinstance(outcome, Refusal):
-        raise outcome.error()
-    result, units = outcome
-    return result, units
 
 
 def _start_worker(ray: Any, placement: Placement) -> Any:
@@ -299,13 +315,19 @@ def _start_worker(ray: Any, placement: Placement) -> Any:
     return ray.remote(Worker).options(**options).remote(hide_gpus=not placement.gpus)
 
 
-def _opened(ray: Any, reference: Any) -> WorkerFacts:
-    """Return the facts of a worker that opened its work; raise where it could not."""
-    facts = ray.get(reference)
-    if isinstance(facts, Refusal):
-        raise LayerscopeError(f"a worker could not start: {facts.message}")
-    assert isinstance(facts, WorkerFacts)
-    return facts
+def _outcome(ray: Any, reference: Any) -> Any:
+    """Return what a worker's task returned, or its failure; raise an error of layerscope's."""
+    try:
+        outcome = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        return Failure(_describe(error), worker_died=False)
+    except ray.exceptions.RayError as error:
+        reason = f"its worker died: {_describe(error)}"
+        log.warning("%s. Another one is started.", reason)
+        return Failure(reason, worker_died=True)
+    if isinstance(outcome, Refusal):
+        raise outcome.error()
+    return outcome
 
 
 def _describe(error: Exception) -> str:
