@@ -336,4 +336,4 @@ def test_runs_of_different_size_do_not_meet_in_the_default_folder(
         "--out",
         "runs/tiny-llama--texts.txt--applied--n5",
     )
-    assert_refused(again, "the data (others, or another number of them)", "overwrite")
+    assert_refused(again, "differs in corpus", "overwrite")

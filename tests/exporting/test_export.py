@@ -21,7 +21,7 @@ from layerscope.exporting.card import UNKNOWN, license_of
 from layerscope.exporting.draft import check_expressible, nearest, why_not
 from layerscope.models.source import resolve
 from layerscope.store import checked
-from layerscope.store.records import check_files
+from layerscope.store.checked import check_files
 from tests.cli.support import run_main
 from tests.evaluation.support import mteb_score, write_tasks
 from tests.exporting.support import brief_export, joining_model

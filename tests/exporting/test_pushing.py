@@ -13,7 +13,7 @@ import pytest
 import layerscope
 from layerscope.errors import ExportError, LayerscopeError
 from layerscope.exporting.publishing import pack, push
-from layerscope.store.records import check_files
+from layerscope.store.checked import check_files
 from tests.cli.support import Ended, assert_refused, run_main
 from tests.exporting.conftest import here, verified_here
 from tests.faults.conftest import files, hub, other_files

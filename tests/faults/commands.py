@@ -207,7 +207,7 @@ def tables(folder: Path) -> Tables:
     from layerscope import load_run
     from layerscope.core.runs import MARKER
     from layerscope.store.checked import DamagedFileError
-    from layerscope.store.records import check_files
+    from layerscope.store.checked import check_files
 
     if (folder / "run" / "v.parquet").exists():
         vectors = pd.read_parquet(folder / "run" / "v.parquet")

@@ -16,7 +16,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
 from layerscope.exporting.pipeline import load_folder
 from layerscope.store import checked
-from layerscope.store.records import record_files
+from layerscope.store.checked import record_files
 from tests.cli.support import run_main
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts

@@ -54,7 +54,7 @@ def test_weights_that_change_under_a_run_are_told_and_nothing_is_complete(
         "status"
     ] == "running"  # the same command resumes it
     monkeypatch.undo()
-    with pytest.raises(LayerscopeError, match="the model's weights"):
+    with pytest.raises(LayerscopeError, match="model.weights_sha256"):
         layerscope.profile(
             folder, texts, out=tmp_path / "run", views=2, permutations=2, progress=False
         )

@@ -19,8 +19,8 @@ from safetensors.numpy import save_file
 from layerscope.errors import RunFolderError
 from layerscope.store import RunFolder, checked
 from layerscope.store.atomic import run_lock
+from layerscope.store.checked import check_files
 from layerscope.store.folder import config_key
-from layerscope.store.records import check_files
 from layerscope.vectors import Shard, VectorSpace
 
 CONFIG = {

@@ -249,7 +249,7 @@ def test_overwrite_computes_again(
         profile(model, texts, out=tmp_path, final_norm="raw", **OPTIONS)
     with pytest.raises(RunFolderError, match="differs in the data"):
         profile(model, texts[1:], out=tmp_path, **OPTIONS)
-    with pytest.raises(RunFolderError, match="differs in the model's weights"):
+    with pytest.raises(RunFolderError, match="differs in model.weights_sha256"):
         profile(tiny_model("llama", seed=1), texts, out=tmp_path, **OPTIONS)
     pd.testing.assert_frame_equal(Profile.load(tmp_path).table, first.table)  # nothing was touched
     count = len(written)

@@ -15,7 +15,7 @@ from layerscope.core.runs import load_run
 from layerscope.report.contents import gather
 from layerscope.report.page import payload
 from layerscope.report.write import write_report
-from layerscope.store.records import check_files
+from layerscope.store.checked import check_files
 from layerscope_paper.studies.run import study
 
 

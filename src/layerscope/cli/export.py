@@ -198,7 +198,7 @@ def verify_command(
 ) -> None:
     """Compare every file of an exported folder with its checksum; with --for, check which programs
     open it. Exit code 2: something is damaged or in the way."""
-    from layerscope.store.records import check_files
+    from layerscope.store.checked import check_files
 
     if servers is not None:
         _check_servers(folder, servers, as_json)

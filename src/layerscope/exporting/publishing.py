@@ -23,7 +23,7 @@ from layerscope.data.hub import hub_problem, quiet_bars
 from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, one_line
 from layerscope.store import checked
 from layerscope.store.atomic import explained, lock_beside, part_of, remove_parts, sync_folder
-from layerscope.store.records import (
+from layerscope.store.checked import (
     FILES,
     check_files,
     give_back,

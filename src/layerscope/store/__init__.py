@@ -1,6 +1,5 @@
 """Runs on disk: atomic, resumable, self-describing."""
 
-from layerscope.store.folder import RunFolder
-from layerscope.store.stored import StoredRun
+from layerscope.store.folder import RunFolder, StoredRun
 
 __all__ = ["RunFolder", "StoredRun"]

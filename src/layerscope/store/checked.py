@@ -3,14 +3,20 @@
 Arrays lie in safetensors files. The metadata of the header holds a CRC-32 of each array; an array
 of three dimensions or more has one for each item of its first axis, so that an item can be read
 alone. A JSON object holds a sha256 of its content. What is damaged is computed again.
+
+A record names the files that a run or an export wrote, with the sha256 of each: the manifest of a
+run, the layerscope.json of an export. Everything else in a folder is the user's and stays.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +25,16 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from layerscope.core.files import CHECKSUM, checksum, matches_checksum, parse_json, read_json
-from layerscope.errors import RunFolderError
+from layerscope.core.files import (
+    CHECKSUM,
+    checksum,
+    matches_checksum,
+    parse_json,
+    read_json,
+    sha256_of,
+)
+from layerscope.core.runs import MANIFEST, MARKER
+from layerscope.errors import ExportError, LayerscopeError, RunFolderError
 from layerscope.store import atomic
 
 __all__ = [
@@ -28,6 +42,7 @@ __all__ = [
     "ArrayFile",
     "DamagedFileError",
     "array_bytes",
+    "check_files",
     "read_arrays",
     "read_checked_json",
     "read_or_discard",
@@ -213,7 +228,7 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     return value
 
 
-# Either
+# Files of either kind
 
 
 def has_checksum(path: Path) -> bool:
@@ -230,9 +245,101 @@ def has_checksum(path: Path) -> bool:
         return False
 
 
-def check(path: Path) -> None:
-    """Raise `DamagedFileError` where a file that carries a checksum is damaged."""
-    if path.suffix == ".json":
-        read_checked_json(path)
-    else:
-        read_arrays(path)
+TABLES = "tables"
+FILES = "files"
+"""The keys of a manifest and of an export's layerscope.json under which the sha256 of every file
+is."""
+
+_EDITED = (".md", ".csv")  # for people, who may edit or remove them
+# In `shards` of an unfinished run: states that are filled in where they lie, and what probes learn.
+_WORKING = re.compile(r"[a-z]+\.(b?float\d\d|training\.safetensors)|\..*\.\d+-[0-9a-f]{8}\.part")
+
+
+def recorded_files(folder: Path) -> dict[Path, str]:
+    """Return the sha256 of every file that a run or an export below a folder says it wrote."""
+    files: dict[Path, str] = {}
+    for name, key in ((MANIFEST, TABLES), (MARKER, FILES)):
+        for record in folder.rglob(name):
+            with contextlib.suppress(LayerscopeError):
+                listed = read_json(record, error=RunFolderError).get(key) or {}
+                files |= {record.parent / file: sha for file, sha in listed.items()}
+    return files
+
+
+def record_files(folder: Path) -> None:
+    """Write the sha256 of every file of an export into its layerscope.json."""
+    files = {
+        path.relative_to(folder).as_posix(): sha256_of(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MARKER
+    }
+    facts = read_json(folder / MARKER, error=ExportError)
+    write_json(folder / MARKER, {**facts, FILES: files})
+
+
+def check_files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Check every recorded file below a folder, and every one that carries a checksum.
+
+    Yields each file with what is wrong with it, or nothing.
+    """
+    recorded = recorded_files(folder)
+    for path, digest in sorted(recorded.items()):
+        if path.name.endswith(_EDITED):
+            continue
+        if not path.is_file():
+            yield path, "it is missing"
+        else:
+            yield path, "" if sha256_of(path) == digest else "its checksum does not match"
+    checkable = {*folder.rglob("*.json"), *folder.rglob(f"*{ARRAYS}")}
+    for path in sorted(checkable - {*recorded}):
+        if path.name in (MANIFEST, MARKER) or has_checksum(path):
+            try:
+                read_checked_json(path) if path.suffix == ".json" else read_arrays(path)
+            except DamagedFileError as error:
+                yield path, error.reason
+            else:
+                yield path, ""
+
+
+def remove_recorded(folder: Path) -> list[Path]:
+    """Remove from a folder what runs and exports wrote there, and the folders left empty.
+
+    Returns the files that stay, which are the user's.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return [folder] if os.path.lexists(folder) else []
+    recorded = recorded_files(folder)
+    strangers = []
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before its folder
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
+        elif _is_as_recorded(path, recorded) or _is_working(path):
+            path.unlink(missing_ok=True)
+        else:
+            strangers.append(path)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    return strangers
+
+
+def give_back(paths: Iterable[Path], source: Path, target: Path) -> None:
+    """Move the user's files from a folder that was replaced into the one that replaced it."""
+    for path in paths:
+        place = atomic.free_name(target / path.relative_to(source), ".old")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, place)
+        log.warning("%s is not a file that layerscope recorded writing: it is kept", place)
+    remove_recorded(source)  # the folders, empty by now
+
+
+def _is_as_recorded(path: Path, recorded: dict[Path, str]) -> bool:
+    """Return whether a record names a file; a card or a table that was edited is the user's."""
+    is_edited = path.name.endswith(_EDITED)
+    return path in recorded and (not is_edited or sha256_of(path) == recorded[path])
+
+
+def _is_working(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    return _WORKING.fullmatch(path.name) is not None or has_checksum(path)

@@ -1,33 +1,29 @@
 """The folder of a run: its manifest, its tables, its state between interruptions, and the one
-process that may write there."""
+process that may write there. And `StoredRun`: the base of all kinds of finished runs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
 from layerscope.core.files import sha256_of
 from layerscope.core.formatting import shorten
-from layerscope.core.runs import MANIFEST, read_manifest
+from layerscope.core.runs import MANIFEST, finished_manifest, read_manifest, view
 from layerscope.errors import RunFolderError, one_line
 from layerscope.store import atomic, checked
 from layerscope.store.atomic import RUN_LOCK, run_lock
-from layerscope.store.records import TABLES, remove_recorded
+from layerscope.store.checked import TABLES, remove_recorded
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["RunFolder", "Session", "config_key", "is_complete"]
-
-log = logging.getLogger("layerscope")
 
 # Endings of what only the run's own process writes; a report may be written by somebody else at any
 # moment.
@@ -128,13 +124,15 @@ class RunFolder:
             "owned": list(owned),
         }
         earlier = self.open(config, overwrite)
-        if earlier is not None and finished(earlier) and not self._has_leftovers():
+        is_swept = SHARDS not in self._owned() and not any(atomic.parts_in(self.path, _WRITTEN))
+        if earlier is not None and finished(earlier) and is_swept:
             yield Session(self, True, start)
             return
         with run_lock(self.path):
             earlier = self.open(config, overwrite)  # another process may have finished it
             if earlier is None:
-                self._remove_earlier()
+                for name in self._owned():
+                    remove_recorded(self.path / name)  # what the user put there stays
             self._sweep()
             is_finished = earlier is not None and finished(earlier)
             if is_finished:  # it was killed at its last step
@@ -184,22 +182,6 @@ class RunFolder:
                 f"{self.path} is not empty ({', '.join(names[:3])}) and holds no run{reason}. Choose "
                 "another out=."
             )
-
-    def _has_leftovers(self) -> bool:
-        """Return whether a run that was killed at its last step left something to clean up."""
-        return SHARDS in self._owned() or any(atomic.parts_in(self.path, _WRITTEN))
-
-    def _remove_earlier(self) -> None:
-        """Remove what an earlier run keeps in its folders; the user's files there stay."""
-        for name in self._owned():
-            strangers = remove_recorded(self.path / name)
-            if strangers:
-                log.warning(
-                    "%s keeps files that layerscope did not record writing: %d, such as %s",
-                    self.path / name,
-                    len(strangers),
-                    strangers[-1].name,
-                )
 
     def _refuse_strangers(self, owned: Sequence[str]) -> None:
         """Raise where a folder that the run would keep in its own is there, and not the run's."""
@@ -292,16 +274,86 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
             if old.get(key) != new.get(key)
             for line in _differences(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
         ]
-    if all(re.fullmatch(r"[0-9a-f]{32,}", str(digest)) for digest in (old, new)):
-        return [_CONTENTS.get(name, f"the content of {name}")]
     old_value = shorten(json.dumps(old, ensure_ascii=False), 60)
     new_value = shorten(json.dumps(new, ensure_ascii=False), 60)
     return [f"{name}: {old_value} there, {new_value} here"]
 
 
-_CONTENTS = {
-    "corpus": "the data (others, or another number of them)",
-    "model.weights_sha256": "the model's weights",
-    "model.settings_sha256": "the model's settings",
-}
-"""Names for what a digest stands for: two digests say nothing to a reader."""
+class StoredRun:
+    """A finished run: tables and a manifest, in a folder (`path`) or in memory (None).
+
+    A subclass is a dataclass with `manifest`, `path` and a field for each table. `files` has the
+    tables' files and, for each, the name of its field; `without_csv` those that are too long to be
+    written for people as well.
+    """
+
+    kind: ClassVar[str]
+    files: ClassVar[dict[str, str]]
+    without_csv: ClassVar[tuple[str, ...]] = ()
+
+    manifest: dict[str, Any]
+    path: Path | None
+    _map: Any = None  # a `LayerMap`, where it is in memory
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a run's folder."""
+        manifest = finished_manifest(path, cls.kind)
+        return cls(**cls.read(RunFolder(path)), manifest=manifest, path=Path(path))  # type: ignore[call-arg]
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> dict[str, Any]:
+        """Return the tables in a folder, by the names of their fields."""
+        return {field: folder.read_table(file) for file, field in cls.files.items()}
+
+    def save(self, path: str | Path) -> Self:
+        """Write the run's folder: each table as .parquet and .csv, and manifest.json."""
+        folder = RunFolder(path)
+        self.write(folder)
+        self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
+        self.path = Path(path)
+        return self
+
+    def write(self, folder: RunFolder) -> None:
+        """Write everything but the manifest into a folder."""
+        for file, table in self.tables().items():
+            folder.write_table(file, table, csv=file not in self.without_csv)
+        self.write_map(folder)
+
+    def write_map(self, folder: RunFolder) -> None:
+        """Write the map, where the run keeps one."""
+        if self._map is not None:
+            self._map.write(folder)
+
+    def find_map(self) -> Any:
+        """Return the map that the run kept, if any."""
+        return self._map if self._map is not None else view("map", "read")(self.path)
+
+    def map(self) -> Any:
+        """The texts as points at every layer, as far as the run kept them: drawn in a notebook,
+        `run.map().save("map.html")`."""
+        return view("map", "of")(self)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return every table of the run, under the name of its file."""
+        return {file: getattr(self, field) for file, field in self.files.items()}
+
+    @property
+    def name(self) -> str:
+        """The subject of the run: by default its model."""
+        return str(self.manifest["model"]["name"])
+
+    def summary(self) -> dict[str, Any]:
+        """Return the most important facts as plain values."""
+        return {
+            "warnings": self.manifest["warnings"],
+            "run": None if self.path is None else str(self.path),
+        }
+
+    def report(self, out: str | Path = "report.html") -> Path:
+        """Write one page about this run."""
+        return Path(view(self.kind, "report")(self, out))
+
+    def _repr_html_(self) -> str:
+        """Return the run as HTML for notebooks; text is escaped."""
+        return view(self.kind, "html")(self)
