@@ -60,7 +60,7 @@ def run_again(script: str, *words: str) -> float:
 
 def read_rows(data_dir: Path | None, task: str, split: str) -> list[dict[str, Any]]:
     """Return a split of a task: of the tasks that need no hub, or of a folder in MTEB's columns."""
-    from layerscope.evaluation.tasks.catalogue import TASKS
+    from layerscope.evaluation.tasks import TASKS
 
     if task in TASKS:
         return list(TASKS.get(task).splits()[split])

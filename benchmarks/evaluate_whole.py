@@ -24,7 +24,7 @@ from common import make_parser
 import layerscope
 from layerscope import Evaluation
 from layerscope.core.statistics import Z95, spearman
-from layerscope.evaluation import loop
+from layerscope.evaluation import job
 from layerscope.evaluation.results import read_result
 
 READOUTS = [
@@ -88,7 +88,7 @@ def main() -> None:
             "store_size": 50 * 10**9,
         }
         if args.in_turn:
-            loop._tasks_ahead = lambda model: 0
+            job.tasks_ahead = lambda model: 0
         runs = []
         ways = {"device": READOUTS} | ({} if args.no_mteb else {"mteb": READOUTS[:1]})
         for scoring, readouts in ways.items():

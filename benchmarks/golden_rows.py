@@ -27,7 +27,7 @@ HOMES = {
     "correlate": ("layerscope_paper", "layerscope"),
     "atlas": ("layerscope_paper", "layerscope"),
     "load_corpus": ("layerscope", "layerscope.data"),
-    "TASKS": ("layerscope_zoo.tasks", "layerscope.evaluation.tasks.catalogue"),
+    "TASKS": ("layerscope_zoo.tasks", "layerscope.evaluation.tasks"),
 }
 
 SHAPES = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "shapes"

@@ -15,7 +15,7 @@ import pandas as pd
 
 import layerscope
 from layerscope.blocks.terminal import print_faster
-from layerscope.evaluation.tasks.catalogue import TASKS
+from layerscope.evaluation.tasks import TASKS
 from layerscope.improving.words import print_improved
 from layerscope.report.section import Section
 from layerscope.terminal import Console

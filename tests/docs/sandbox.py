@@ -23,9 +23,9 @@ from transformers import PreTrainedTokenizerFast
 from layerscope.catalogue import Entry, Origin
 from layerscope.core.templates import TEMPLATES
 from layerscope.data.corpus import CORPORA
-from layerscope.evaluation import loop
-from layerscope.evaluation.pool import ScoringPool
-from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
+from layerscope.evaluation import job
+from layerscope.evaluation.scoring import scoring_pool
+from layerscope.evaluation.tasks import TASKS, TaskEntry
 from layerscope.models.source import MODELS
 from tests.tiny import build_tiny, tiny_tokenizer, write_pooling
 
@@ -174,7 +174,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) ->
     for name in ("STSBenchmark", "LeeSimilarity"):
         monkeypatch.setitem(TASKS._things, name, replace(pairs, name=name))
     # scoring processes would not know these tasks
-    monkeypatch.setattr(loop, "ScoringPool", lambda workers: ScoringPool(0))
+    monkeypatch.setattr(job, "scoring_pool", lambda workers: scoring_pool(0))
 
 
 def fill_folder(folder: Path) -> None:

@@ -2,8 +2,8 @@
 killed.
 
 Run as a program it imports everything, then starts a run for every line it reads: imports take
-longer than these runs do. Scoring processes import this file too, so that they note and wait
-likewise.
+longer than these runs do. Scoring processes are started by a function of this file, so that they
+note and wait likewise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from layerscope.evaluation import scoring
 from layerscope.models import LoadedModel
 
-_forward, _score = LoadedModel.forward, scoring._score
+_forward, _score, _start = LoadedModel.forward, scoring._score, scoring._start
 
 
 def note(what: str, count: int = 1) -> None:
@@ -41,6 +41,11 @@ def noted_score(context: Any, task: Any, job: Any) -> Any:
     return result
 
 
+def start_noting() -> None:
+    """Prepare a process that scores; its import has made it note."""
+    _start()
+
+
 setattr(LoadedModel, "forward", noted_forward)  # noqa: B010
 scoring._score = noted_score
 
@@ -52,7 +57,10 @@ if __name__ == "__main__":
     import transformers.models.llama.modeling_llama  # noqa: F401
 
     from layerscope import evaluate
+    from tests.evaluation import interrupted
     from tests.tiny import tiny_model
+
+    scoring._start = interrupted.start_noting
 
     for line in iter(sys.stdin.readline, ""):  # nothing has run here yet, so that forking is safe
         given = json.loads(line)

@@ -586,27 +586,10 @@ def test_damaged_results_are_named(given: dict[str, Any], tmp_path: Path, how: s
     pd.testing.assert_frame_equal(again.gains, first.gains)
 
 
-def test_gold_values_that_are_all_the_same_are_told(tmp_path: Path) -> None:
-    data = write_tasks(tmp_path / "data")
+def test_gold_values_that_are_all_the_same_have_no_score(given: dict[str, Any]) -> None:
     rows = [{"sentence1": f"text {i}", "sentence2": f"other {i}", "score": 3.0} for i in range(8)]
-    write_rows(data / "Same" / "test.jsonl", rows)
-    run = evaluate(
-        tiny_model(),
-        ["Pairs", "Same"],
-        data_dir=data,
-        store=tmp_path / "store",
-        readouts=READOUTS[:1],
-        scoring_workers=0,
-    )
-    assert [one["task"] for one in run.failed] == ["Same"]
-    assert "all 8 items of split 'test' have the same gold value, 3.0" in run.failed[0]["reason"]
-    assert set(run.scores["task"]) == {"Pairs"}
-    with pytest.raises(LayerscopeError, match="have the same gold value"):
-        evaluate(
-            tiny_model(),
-            ["Same"],
-            data_dir=data,
-            store=tmp_path / "store",
-            readouts=READOUTS[:1],
-            scoring_workers=0,
-        )
+    write_rows(given["data_dir"] / "Same" / "test.jsonl", rows)
+    run = evaluate(tiny_model(), ["Pairs", "Same"], layers=[-1], readouts=READOUTS[:1], **given)
+    assert run.failed == []
+    assert "cosine_spearman is not a number" in run.manifest["undefined"][0]
+    assert set(run.gains["task"]) == {"Pairs"}

@@ -13,7 +13,7 @@ import pytest
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta
 
-from layerscope.evaluation.items import items_of
+from layerscope.evaluation.scoring import items_of
 from layerscope.evaluation.tasks import resolve_tasks
 from tests.evaluation.support import TASKS, write_tasks
 from tests.evaluation.tasks.support import WordHashEncoder, write_rows

@@ -15,7 +15,7 @@ import pytest
 from layerscope import Evaluation, evaluate
 from layerscope.engines import LocalEngine
 from layerscope.errors import LayerscopeError, NonFiniteStatesError, RunFolderError
-from layerscope.evaluation import loop
+from layerscope.evaluation import job
 from layerscope.vectors import VectorSpace
 from layerscope.vectors.encode import ChunkWork
 from layerscope.vectors.encoder import TextEncoder
@@ -42,7 +42,7 @@ def given(tmp_path: Path) -> dict[str, Any]:
 def ahead() -> Iterator[pytest.MonkeyPatch]:
     """Scoring beside the encoding, as on a GPU; until it is undone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_tasks_ahead", lambda model: 1)
+        patch.setattr(job, "tasks_ahead", lambda model: 1)
         yield patch
 
 
@@ -55,17 +55,17 @@ def test_tasks_side_by_side_give_the_scores_of_one_after_the_other(
     given: dict[str, Any], ahead: pytest.MonkeyPatch
 ) -> None:
     log: list[tuple[str, int]] = []
-    encode, score = loop._encode, DeviceScoring.score
+    encode, score = job._encode, DeviceScoring.score
 
-    def encoded(request: Any, resources: Any, texts: Sequence[str]) -> None:
+    def encoded(request: Any, texts: Sequence[str], advance: Any) -> None:
         log.append(("encode", threading.get_ident()))
-        encode(request, resources, texts)
+        encode(request, texts, advance)
 
     def scored(self: DeviceScoring, context: Any, task: Any, jobs: Any) -> Any:
         log.append(("score", threading.get_ident()))
         return score(self, context, task, jobs)
 
-    ahead.setattr(loop, "_encode", encoded)
+    ahead.setattr(job, "_encode", encoded)
     ahead.setattr(DeviceScoring, "score", scored)
     run = evaluate(tiny_model(), TASKS, **given)
     # a task is scored once, after it was encoded, in another thread
@@ -85,13 +85,14 @@ def test_tasks_side_by_side_give_the_scores_of_one_after_the_other(
 def test_a_task_that_cannot_be_encoded_stops_no_other(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect, read = loop.collect_tasks, TextEncoder.tokenize
+    collect, read = job.read_tasks, TextEncoder.tokenize
     bad = set[str]()
 
     def collected(*arguments: Any) -> Any:
         tasks = collect(*arguments)
-        others = [texts for name, texts in tasks.texts.items() if name != "Ranking"]
-        bad.update(set(tasks.texts["Ranking"]).difference(*others))
+        texts = {task.spec.name: task.texts for task in tasks}
+        others = [texts[name] for name in texts if name != "Ranking"]
+        bad.update(set(texts["Ranking"]).difference(*others))
         return tasks
 
     def reads(self: TextEncoder, texts: Any) -> Any:
@@ -100,7 +101,7 @@ def test_a_task_that_cannot_be_encoded_stops_no_other(
         return read(self, texts)
 
     with monkeypatch.context() as patch:
-        patch.setattr("layerscope.evaluation.job.collect_tasks", collected)
+        patch.setattr(job, "read_tasks", collected)
         patch.setattr(TextEncoder, "tokenize", reads)
         run = evaluate(tiny_model(), TASKS, out=tmp_path / "run", **given)
         assert run.failed == [{"task": "Ranking", "reason": "a state is not finite."}]
@@ -114,7 +115,7 @@ def test_a_task_that_cannot_be_encoded_stops_no_other(
     def full(*arguments: Any) -> Any:
         raise RunFolderError("the store is full")
 
-    monkeypatch.setattr(loop, "_encode", full)
+    monkeypatch.setattr(job, "_encode", full)
     with pytest.raises(RunFolderError, match="full"):
         evaluate(tiny_model(), TASKS, **given)
 
@@ -177,7 +178,7 @@ def test_a_stop_ends_scoring_after_what_is_under_way(
     monkeypatch.setattr(DeviceScoring, "_scored", stops)
     monkeypatch.setattr(DeviceScoring, "room", lambda self: 0)  # a layer at a time
     with pytest.raises(
-        LayerscopeError, match=r"1 score did not come back. What was scored is kept"
+        LayerscopeError, match=r"1 scores did not come back. What was scored is kept"
     ):  # never fewer, silently
         evaluate(tiny_model(), ["Pairs", "Sets"], **given)
     assert scored == [1]
@@ -205,16 +206,13 @@ def test_layers_are_read_in_turns_where_memory_does_not_hold_them(
 
 
 def test_as_many_processes_score_as_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    request: Any = SimpleNamespace(model=SimpleNamespace(width=2))
-    tasks = loop.CollectedTasks({"a": ["one"], "b": ["two", "three"]}, {}, {})
+    tasks: Any = [SimpleNamespace(texts=["one"]), SimpleNamespace(texts=["two", "three"])]
     counts = []
     for room in (24, 96, 144, 10**6):  # three copies of two texts of two numbers are 48 bytes
-        monkeypatch.setattr(loop, "_SCORING_BYTES", room)
-        resources: Any = SimpleNamespace(workers=8)
-        counts.append(loop._fitting_workers(request, resources, tasks))
+        monkeypatch.setattr(job, "_SCORING_BYTES", room)
+        counts.append(job.fitting_workers(8, tasks, width=2))
     assert counts == [1, 2, 3, 8]
-    nobody: Any = SimpleNamespace(workers=0)
-    assert loop._fitting_workers(request, nobody, tasks) == 0
+    assert job.fitting_workers(0, tasks, width=2) == 0
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score
 
 from layerscope.core.scores import Scores
 from layerscope.core.statistics import bootstrap_rows
-from layerscope.evaluation.items import ItemScores, resampled, same_items, score_candidates
+from layerscope.evaluation.results import ItemScores, resampled, same_items, score_candidates
 
 
 def some_pairs(seed: int, count: int, ties: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ import layerscope
 from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
-from layerscope.evaluation.tasks.catalogue import TASKS
+from layerscope.evaluation.tasks import TASKS
 from layerscope.vectors import text_key
 from tests.tiny import tiny_model
 

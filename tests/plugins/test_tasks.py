@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import layerscope
-from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.evaluation.tasks.catalogue import TASKS
+from layerscope.evaluation.tasks import TASKS, resolve_tasks
 from tests.tiny import tiny_model
 
 MODULE = """
@@ -18,7 +17,7 @@ import csv
 from pathlib import Path
 
 from layerscope.catalogue import Installed
-from layerscope.evaluation.tasks.catalogue import TaskEntry
+from layerscope.evaluation.tasks import TaskEntry
 
 
 def read(folder):

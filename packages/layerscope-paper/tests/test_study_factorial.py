@@ -14,7 +14,7 @@ from tests.tiny import tiny_model
 import layerscope
 from layerscope.core.heads import Ridge, make_target
 from layerscope.errors import DataError, InvalidValueError
-from layerscope.evaluation.tasks.resolve import resolve_tasks
+from layerscope.evaluation.tasks import resolve_tasks
 from layerscope_paper.studies import factorial
 from layerscope_paper.studies.factorial import (
     READOUTS,

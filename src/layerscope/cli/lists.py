@@ -86,7 +86,7 @@ def _templates() -> NameList:
 
 
 def _tasks() -> NameList:
-    from layerscope.evaluation.tasks.catalogue import TASKS
+    from layerscope.evaluation.tasks import TASKS
 
     rows = [
         {

@@ -18,8 +18,13 @@ from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
-from layerscope.evaluation.items import ItemScores, score_candidates
-from layerscope.evaluation.results import ScoreResult, read_items, read_result
+from layerscope.evaluation.results import (
+    ItemScores,
+    ScoreResult,
+    read_items,
+    read_result,
+    score_candidates,
+)
 from layerscope.store import StoredRun, checked
 
 __all__ = ["Evaluation"]

@@ -1,4 +1,5 @@
-"""Scoring with mteb's own code, from stored vectors: one task at one layer under one readout."""
+"""Scoring of tasks from stored vectors: with mteb's own code, in processes with one BLAS thread
+each, or by a scorer of another package on a device."""
 
 from __future__ import annotations
 
@@ -6,30 +7,40 @@ import hashlib
 import json
 import logging
 import math
+import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 
+from layerscope import accelerator
+from layerscope.core.plugins import entry_points
 from layerscope.core.readout import Readout
+from layerscope.data.workers import children_start
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.items import ItemScores, items_of
-from layerscope.evaluation.results import ScoreResult, SplitScore, write_result
+from layerscope.evaluation.results import ItemScores, ScoreResult, SplitScore, write_result
 from layerscope.evaluation.run import texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
+from layerscope.extras import missing
 from layerscope.store import checked
-from layerscope.vectors import VectorSpace, VectorStore, text_key
+from layerscope.vectors import VectorSpace, text_key
 from layerscope.vectors.encode import read_readout
 
 __all__ = [
+    "LeftToMteb",
     "OpenTask",
     "ScoreJob",
     "ScoringContext",
@@ -52,17 +63,15 @@ class Undefined(Exception):
 class ScoringContext:
     """The values that all jobs of a run share. It goes to other processes.
 
-    `spaces` are the parts of the store: template and description as JSON. With `unit_length`
-    vectors are scaled after centering. `scoring` names the arithmetic (mteb's or a device's), and
+    `spaces` are the folders of the vectors under each template. With `unit_length` vectors are scaled after centering. `scoring` names the arithmetic (mteb's or a device's), and
     `mteb_reason` says why a device leaves these jobs to mteb.
     """
 
     run: Path
-    store: Path
     model: str
     revision: str | None
     width: int
-    spaces: tuple[tuple[str, str], ...]
+    spaces: tuple[tuple[str, Path], ...]
     unit_length: bool = False
     scoring: str = "mteb"
     mteb_reason: str = ""
@@ -90,24 +99,29 @@ class ScoreJob:
         scores = tuple(
             SplitScore(split, subset) for split in task.eval_splits for subset in task.hf_subsets
         )
-        place = (self.task.name, self.readout, self.site, self.layer)
-        return ScoreResult(*place, "undefined", reason, metadata.type, metadata.main_score, scores)
+        result = self.failed(reason)
+        return replace(
+            result,
+            status="undefined",
+            task_type=metadata.type,
+            metric=metadata.main_score,
+            scores=scores,
+        )
 
     def scored(self, task: Any, scores: Sequence[SplitScore]) -> ScoreResult:
         """Return the result of a job with its scores, not all of which may be defined."""
-        result = replace(self.undefined(task, ""), scores=tuple(scores))
+        reason = f"{self.readout.name} at {self.site}: {task.metadata.main_score} is not a number"
+        result = replace(self.undefined(task, reason), scores=tuple(scores))
         if any(score.score is not None for score in scores):
-            return replace(result, status="scored")
-        reason = f"{self.readout.name} at {self.site}: {result.metric} is not a number"
-        return replace(result, reason=reason)
+            return replace(result, status="scored", reason="")
+        return result
 
-    def failed(self, error: Exception) -> ScoreResult:
+    def failed(self, reason: str) -> ScoreResult:
         """Return the result of a job that failed.
 
         It is not written: a failure may pass (memory, a file in use), and the next run tries again.
         """
-        place = (self.task.name, self.readout, self.site, self.layer)
-        return ScoreResult(*place, "failed", reason_of(error))
+        return ScoreResult(self.task.name, self.readout, self.site, self.layer, "failed", reason)
 
 
 @dataclass(frozen=True)
@@ -133,30 +147,37 @@ class OpenTask:
             mean = vectors.mean(0, dtype=np.float64)
             np.subtract(vectors, mean, out=vectors, casting="same_kind")
         if self.unit_length:
-            for i in range(0, len(vectors), _ROWS):  # in parts: a task may have a million texts
-                rows = vectors[i : i + _ROWS]
+            for rows in _parts(vectors, _ROWS):
                 rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
         return vectors
+
+
+def is_constant(vectors: np.ndarray) -> bool:
+    """Return True if all rows equal the first one up to rounding."""
+    limit = 1e-6 * max(1e-30, float(np.abs(vectors[0]).max()))
+    return all(np.abs(part - vectors[0]).max() <= limit for part in _parts(vectors, 256))
+
+
+def _parts(vectors: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Yield views of a few rows each: a task may have a million texts."""
+    return (vectors[i : i + size] for i in range(0, len(vectors), size))
+
+
+def write_keys(run: Path, task: str, texts: Sequence[str]) -> None:
+    """Write the keys of a task's texts into a run's folder."""
+    keys = np.frombuffer(b"".join(map(text_key, texts)), dtype=np.uint8)
+    checked.write_arrays(texts_file(run, task), {"keys": keys.reshape(-1, 32)})
 
 
 def open_task(context: ScoringContext, spec: TaskSpec) -> OpenTask:
     """Load a task, and open the vectors of its texts."""
     keys = checked.read_arrays(texts_file(context.run, spec.name))["keys"]
-    store = VectorStore(context.store, size_limit=None)
-    spaces = {template: store.space(json.loads(text)) for template, text in context.spaces}
+    spaces = {template: VectorSpace(folder) for template, folder in context.spaces}
     row_of = {bytes(key): i for i, key in enumerate(keys)}
     return OpenTask(spec.load().task, row_of, spaces, context.unit_length)
 
 
-def is_constant(vectors: np.ndarray) -> bool:
-    """Return whether all rows equal the first one up to rounding, looking at a few at a time."""
-    reference = vectors[:1]
-    step = 256
-    limit = 1e-6 * max(1e-30, float(np.abs(reference).max()))
-    return all(
-        float(np.abs(vectors[i : i + step] - reference).max()) <= limit
-        for i in range(0, len(vectors), step)
-    )
+_open_once = lru_cache(maxsize=1)(open_task)  # a process scores many layers of a task
 
 
 def require_mteb() -> None:
@@ -200,27 +221,22 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, LayerscopeError) else f"{type(error).__name__}: {error}"
 
 
-def score_jobs(
-    context: ScoringContext,
-    jobs: Sequence[ScoreJob],
-    load: Callable[[ScoringContext, TaskSpec], OpenTask] = open_task,
-) -> Iterator[ScoreResult]:
+def score_jobs(context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[ScoreResult]:
     """Score jobs of one task, and write and yield their results. A failure is a result too."""
     try:
-        task = load(context, jobs[0].task)
+        task = _open_once(context, jobs[0].task)
     except Exception as error:
-        yield from (job.failed(error) for job in jobs)
+        yield from (job.failed(reason_of(error)) for job in jobs)
         return
     for job in jobs:
         clock = time.perf_counter()
         try:
             result, items = _score(context, task, job)
         except Exception as error:
-            yield job.failed(error)
+            yield job.failed(reason_of(error))
             continue
-        result = replace(
-            result, mteb_reason=context.mteb_reason, seconds=time.perf_counter() - clock
-        )
+        seconds = time.perf_counter() - clock
+        result = replace(result, mteb_reason=context.mteb_reason, seconds=seconds)
         write_result(job.file(context), result, items)
         yield result
 
@@ -272,3 +288,187 @@ def _score(
             if items is not None:
                 items_by_split[split, subset] = items
     return job.scored(task, scores), items_by_split
+
+
+# Items
+
+
+def items_of(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
+    """Return the items of one split and subset; None where the score is not made of items (then it
+    has no paired interval).
+
+    `entry` is mteb's result of that split and subset.
+    """
+    task_type = task.metadata.type
+    metric = task.metadata.main_score
+    if task_type == "Clustering":  # one value per set or draw, as mteb reports them
+        values = entry.get("v_measures")
+        if isinstance(values, dict):
+            values = [value for level in values.values() for value in level]
+        return ItemScores("mean", _numbers(values)) if values and len(values) > 1 else None
+    if not predictions:
+        return None
+    data = task.dataset
+    data = data.get(entry["hf_subset"], data)[split]
+    if task_type == "STS" and "spearman" in metric:
+        scores = _numbers(predictions["cosine_scores"])
+        return ItemScores("spearman", scores, _numbers(data["score"]))
+    if task_type == "PairClassification" and metric.endswith("ap"):
+        return _labeled_pairs(_numbers(data[task.label_column_name]).ravel(), metric, predictions)
+    if task_type == "Classification" and metric == "accuracy":
+        gold = np.array(data[task.label_column_name])
+        right = [np.array(labels) == gold for labels in predictions if len(labels) == len(gold)]
+        return ItemScores("mean", np.mean(right, axis=0)) if right else None
+    if task_type == "Reranking" and metric.startswith("map"):
+        return _ranked(data["relevant_docs"], predictions)
+    return None
+
+
+def _numbers(values: Any) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
+
+
+def _labeled_pairs(labels: np.ndarray, metric: str, predictions: Any) -> ItemScores | None:
+    """Return the pairs' scores, by the best of several measures of similarity where mteb takes
+    it."""
+    signs = {"cosine_scores": 1}
+    if metric.startswith("max_"):
+        signs |= dict.fromkeys(("similarity_scores", "dot_scores"), 1)
+        signs |= dict.fromkeys(("euclidean_distances", "manhattan_distances"), -1)
+    rankings = [
+        ItemScores("ap", sign * _numbers(predictions[name]), labels)
+        for name, sign in signs.items()
+        if len(predictions.get(name, ())) == len(labels)
+    ]
+    return max(rankings, key=lambda items: items.score(), default=None)
+
+
+def _ranked(relevant: Any, predictions: Any) -> ItemScores | None:
+    """Return the average precision of each query."""
+    values = []
+    for query, scores in sorted(predictions.items()):
+        targets = {doc for doc, grade in relevant.get(query, {}).items() if grade > 0}
+        if targets:
+            # equal scores: as mteb orders them
+            ranked = sorted(scores, key=lambda doc: (scores[doc], doc), reverse=True)
+            is_hit = np.array([doc in targets for doc in ranked])
+            precision = np.cumsum(is_hit) / np.arange(1, len(ranked) + 1)
+            values.append(float(precision[is_hit].sum()) / len(targets))
+    return ItemScores("mean", np.array(values)) if len(values) > 1 else None
+
+
+# Processes
+
+
+@contextmanager
+def scoring_pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Open processes that score; None for 0 workers. An error or Ctrl-C ends what they are doing:
+    a result is written whole, so none is waited for.
+
+    They are spawned, not forked: a fork of a process that has used threads may hang.
+    """
+    if not workers:
+        yield None
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start)
+    try:
+        yield pool
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start() -> None:
+    """Prepare a process that scores; it ends with the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which then ends them
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    quiet_mteb()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def _score_batch(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[ScoreResult]:
+    return list(score_jobs(context, jobs))
+
+
+def score_by_mteb(
+    pool: ProcessPoolExecutor | None, context: ScoringContext, jobs: Sequence[ScoreJob]
+) -> Iterator[ScoreResult]:
+    """Yield the results of jobs of one task as they are done: by a pool, or in this process."""
+    if pool is None or len(jobs) == 1:  # one job is not worth a process
+        from threadpoolctl import threadpool_limits
+
+        quiet_mteb()
+        try:
+            with threadpool_limits(1):
+                yield from score_jobs(context, jobs)
+        finally:
+            _open_once.cache_clear()
+        return
+    # small parts: no process waits long for the others at the end
+    size = max(1, min(8, len(jobs) // (pool._max_workers * 3)))
+    try:
+        with children_start():
+            futures = [
+                pool.submit(_score_batch, context, jobs[i : i + size])
+                for i in range(0, len(jobs), size)
+            ]
+        for future in as_completed(futures):
+            yield from future.result()
+    except BrokenProcessPool as error:
+        raise LayerscopeError(
+            "a scoring process died, most likely for lack of memory. What was scored is kept: "
+            "run the same command again, with fewer scoring_workers=."
+        ) from error
+
+
+# Devices
+
+
+class LeftToMteb(Exception):
+    """A task whose scores only mteb can compute; the message says why."""
+
+
+class Scorer(Protocol):
+    """Scores all layers and readouts of a task together, on a device. Another package offers one
+    with an entry point of the group `layerscope.scorers`."""
+
+    stopped: threading.Event
+    """Set by another thread: no more layers are begun."""
+
+    def __init__(self, device: torch.device) -> None: ...
+
+    @staticmethod
+    def texts_of(task: Any) -> list[str]:
+        """Return every text that a loaded task encodes, in mteb's order."""
+
+    def score(
+        self, context: ScoringContext, task: OpenTask, jobs: Sequence[ScoreJob]
+    ) -> Iterator[ScoreResult]:
+        """Write and yield the results of jobs of one task; raise `LeftToMteb` before the first."""
+
+    def facts(self, results: Sequence[ScoreResult]) -> dict[str, Any]:
+        """Return facts about all results, for the manifest."""
+
+
+def find_scorer(required: bool = False) -> type[Scorer] | None:
+    """Return the installed scorer, None if there is none; an error where one is required, or does
+    not fit this version."""
+    for point in entry_points("layerscope.scorers"):
+        try:
+            scorer: type[Scorer] = point.load()
+        except ImportError:
+            continue
+        accelerator.installed()
+        return scorer
+    if required:
+        raise missing("device scoring")
+    return None

@@ -163,7 +163,7 @@ def _read_rows(file: Path, part: str, dropped: Counter[str]) -> dict[str, Labele
 
 def read_task(name: str, data_dir: Path | None) -> LabeledItems:
     """Read a classification task: a catalogued one, one of mteb's, or one in a folder."""
-    from layerscope.evaluation.tasks.catalogue import TASKS
+    from layerscope.evaluation.tasks import TASKS
 
     if name in TASKS and TASKS.get(name).task_type == "Classification":  # needs no mteb
         entry = TASKS.get(name)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.errors import DataError, UnknownNameError
-from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.evaluation.tasks.source import SOURCES
+from layerscope.evaluation.tasks import SOURCES, resolve_tasks
 from layerscope.extras import MissingExtraError
 from tests.evaluation.tasks.conftest import overlap, topic_texts
 from tests.evaluation.tasks.support import score, write_rows

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError
-from layerscope.evaluation.tasks import PAPER, TaskSpec, resolve_tasks
-from layerscope.evaluation.tasks.resolve import expand_names
+from layerscope.evaluation.tasks import PAPER, TaskSpec, expand_names, resolve_tasks
 from tests.evaluation.tasks.support import write_rows
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.evaluation.tasks.sampling import draw
+from layerscope.evaluation.tasks.mteb_tasks import draw
 from tests.evaluation.tasks.support import WordHashEncoder, score, write_rows
 
 

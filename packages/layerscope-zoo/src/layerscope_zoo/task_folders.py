@@ -15,9 +15,9 @@ from typing import Any
 
 from layerscope.data.records import as_label
 from layerscope.errors import DataError
+from layerscope.evaluation.tasks import LoadedTask, TaskSource
 from layerscope.evaluation.tasks.mteb_tasks import is_mteb_task, mteb_task, needed_splits
-from layerscope.evaluation.tasks.source import LoadedTask, TaskSource
-from layerscope.evaluation.tasks.sources.own_files import (
+from layerscope.evaluation.tasks.own_files import (
     LAYOUTS,
     SUFFIXES,
     Columns,
@@ -29,7 +29,6 @@ from layerscope.evaluation.tasks.sources.own_files import (
     read_columns,
     read_rows,
     task_folder,
-    vanished,
 )
 from layerscope_zoo.published import agrees_with_published
 
@@ -115,7 +114,7 @@ class MtebFolders(TaskSource):
         task = _empty_task(name, folder)
         files = {} if task is None else find_files(folder, task)
         if not files:
-            raise vanished(name, folder)
+            raise DataError(f"{folder} no longer holds the data of task {name}. Put it back.")
         # Some tasks have several scored splits or subsets. Not all need be given: what is missing
         # is not scored.
         splits = [

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
-from layerscope.evaluation.tasks.catalogue import Splits, TaskEntry
+from layerscope.evaluation.tasks import Splits, TaskEntry
 from layerscope_zoo.corpora import GENSIM
 from layerscope_zoo.origins import File, Published
 from layerscope_zoo.packages import Package

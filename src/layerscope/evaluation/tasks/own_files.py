@@ -15,8 +15,8 @@ from typing import Any
 
 from layerscope.data.readers import json_objects
 from layerscope.errors import DataError
+from layerscope.evaluation.tasks import LoadedTask, TaskSource
 from layerscope.evaluation.tasks.mteb_tasks import is_mteb_task, make_task, needed_splits
-from layerscope.evaluation.tasks.source import LoadedTask, TaskSource
 from layerscope.extras import missing
 from layerscope.models.source import files_sha256
 
@@ -27,13 +27,11 @@ __all__ = [
     "Rows",
     "as_datasets",
     "code_labels",
-    "folder_sha256",
     "own_task",
     "own_type",
     "read_columns",
     "read_rows",
     "task_folder",
-    "vanished",
 ]
 
 SUFFIXES = (".jsonl.gz", ".jsonl")
@@ -69,7 +67,7 @@ class OwnFiles(TaskSource):
         folder = Path(place)
         task_type = own_type(folder, LAYOUTS)
         if task_type is None:
-            raise vanished(name, folder)
+            raise DataError(f"{folder} no longer holds the data of task {name}. Put it back.")
         task = own_task(name, task_type, folder)
         splits = {}
         for split in needed_splits(task):
@@ -100,27 +98,11 @@ def find_split(folder: Path, split: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def vanished(name: str, folder: Path) -> DataError:
-    """Return the error for a folder that no longer holds a task's data."""
-    return DataError(
-        f"{folder} no longer holds the data of task {name}. Put it back, or resolve the tasks again."
-    )
-
-
 def own_task(name: str, task_type: str, folder: Path) -> Any:
     """Return a task without data whose version is the content of its folder."""
-    return make_task(
-        name,
-        task_type,
-        description=f"A task of one's own, from {folder}",
-        origin=str(folder),
-        version=folder_sha256(folder)[:40],
-    )
-
-
-def folder_sha256(folder: Path) -> str:
-    """Return a fingerprint of the files in a task's folder."""
-    return files_sha256(path for path in folder.rglob("*") if path.is_file())
+    version = files_sha256(path for path in folder.rglob("*") if path.is_file())
+    description = f"A task of one's own, from {folder}"
+    return make_task(name, task_type, description, str(folder), version[:40])
 
 
 def own_type(folder: Path, layouts: Mapping[str, tuple[str, ...]]) -> str | None:
@@ -157,53 +139,36 @@ def as_datasets(splits: Mapping[str, Columns]) -> Any:
 def read_columns(task: Any, rows: Rows, path: Path) -> Columns:
     """Return the columns that mteb reads of texts with classes or of pairs, every value checked."""
     task_type = task.metadata.type
+    valid: tuple[type, ...]
     if task_type == "Classification":
-        columns = read_texts(rows, path, task.input_column_name)
-        name = task.label_column_name
-        valid = "a label (a whole number or a string)"
-        labels = read_column(rows, path, name, (int, str), valid)
-        if len({isinstance(label, str) for label in labels}) > 1:
-            raise DataError(
-                f"{path}: the labels are partly numbers, partly strings. Use one kind throughout."
-            )
-        return {**columns, name: labels}
-    if task_type == "PairClassification":
-        columns = read_texts(rows, path, task.input1_column_name, task.input2_column_name)
-        name = task.label_column_name
-        labels = read_column(rows, path, name, (int,), "0 or 1")
-        if set(labels) != {0, 1}:
-            values = sorted(set(labels))[:5]
-            raise DataError(
-                f"{path}: the pairs' {name!r} are {values}; there must be both 0 and 1."
-            )
-        return {**columns, name: labels}
-    columns = read_texts(rows, path, *task.column_names)
-    scores = read_column(rows, path, "score", (int, float), "a number")
-    for number, score in enumerate(scores, 1):
-        if not math.isfinite(score):
-            raise DataError(f"{path}, row {number}: 'score' must be a finite number, not {score}.")
-    return {**columns, "score": [float(score) for score in scores]}
+        texts = [task.input_column_name]
+        gold = task.label_column_name
+        valid = (str,) if isinstance(rows[0].get(gold), str) else (int,)
+    elif task_type == "PairClassification":
+        texts = [task.input1_column_name, task.input2_column_name]
+        gold = task.label_column_name
+        valid = (int,)
+    else:
+        texts = list(task.column_names)
+        gold = "score"
+        valid = (int, float)
+    columns = {name: _read_column(rows, path, name, (str,)) for name in texts}
+    values = _read_column(rows, path, gold, valid)
+    if task_type == "PairClassification" and set(values) != {0, 1}:
+        raise DataError(
+            f"{path}: the pairs' {gold!r} are {sorted(set(values))[:5]}; there must be both 0 and 1."
+        )
+    return {**columns, gold: [float(value) for value in values] if gold == "score" else values}
 
 
-def read_texts(rows: Rows, path: Path, *names: str) -> Columns:
-    """Return columns of texts."""
-    return {name: read_column(rows, path, name, (str,), "a text") for name in names}
-
-
-def read_column(
-    rows: Rows, path: Path, name: str, types: tuple[type, ...], valid: str
-) -> list[Any]:
-    """Return one column, every value of the given types."""
+def _read_column(rows: Rows, path: Path, name: str, types: tuple[type, ...]) -> list[Any]:
+    """Return one column, every value of the given types, and finite."""
     for number, row in enumerate(rows, 1):
-        if name not in row:
-            columns = ", ".join(map(repr, row)) or "none"
-            raise DataError(f"{path}, row {number} has no column {name!r}; it has {columns}.")
-        value = row[name]
-        if not isinstance(value, types):
-            raise DataError(
-                f"{path}, row {number}: {name!r} must be {valid}, not "
-                f"{type(value).__name__} {value!r:.60}."
-            )
+        value = row.get(name)
+        if not isinstance(value, types) or (isinstance(value, float) and not math.isfinite(value)):
+            kind = {str: "a text", int: "a whole number", float: "a finite number"}[types[-1]]
+            given = repr(row[name])[:60] if name in row else "missing"
+            raise DataError(f"{path}, row {number}: {name!r} must be {kind}, but is {given}.")
     return [row[name] for row in rows]
 
 

@@ -1,1 +1,0 @@
-"""The task sources of the core, one file each."""
