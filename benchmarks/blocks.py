@@ -28,10 +28,9 @@ from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
 from layerscope.blocks import Encoder, Variant, refit, search
-from layerscope.blocks.agreement import TextSet, measure_agreement
 from layerscope.blocks.job import SEARCHED
-from layerscope.blocks.kinds import find_kind
-from layerscope.blocks.search import choose_blocks
+from layerscope.blocks.refit import find_kind
+from layerscope.blocks.search import TextSet, choose_blocks, measure_agreement
 from layerscope.blocks.train import TrainRequest, train_blocks
 from layerscope.models.source import resolve
 from layerscope.progress import Silent

@@ -12,7 +12,7 @@ import pytest
 
 import layerscope
 from layerscope.blocks import FasterEncoder
-from layerscope.blocks import folder as blocks_folder
+from layerscope.blocks import result as blocks_result
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.exporting.pipeline import load_folder
 from tests.blocks.conftest import TEXTS, idle_block, write_tiny
@@ -24,7 +24,7 @@ from tests.exporting.conftest import reload_here
 def verified_here() -> Iterator[None]:
     """Folders are verified in this process: a fresh one takes ten seconds."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(blocks_folder, "reload", reload_here)
+        patched.setattr(blocks_result, "reload", reload_here)
         yield
 
 
@@ -156,7 +156,7 @@ def test_an_encoder_that_cannot_be_refitted_keeps_its_weights(tmp_path: Path):
     folder = write_tiny(tmp_path / "gemma", "gemma3")
     run = layerscope.improve(folder, TEXTS, budget=0.7, progress=False)
     assert set(run.front["weights"]) == {"as they are"}
-    assert "cannot be refitted yet" in run.warnings[0]
+    assert "cannot be refitted" in run.warnings[0]
 
 
 def test_on_the_command_line(

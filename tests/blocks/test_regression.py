@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.blocks.regression import Ridge
+from layerscope.blocks.refit import Ridge
 
 WEIGHTS = np.random.default_rng(5).normal(size=(8, 3))
 

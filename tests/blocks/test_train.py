@@ -11,8 +11,8 @@ import torch
 
 import layerscope
 from layerscope.blocks import Encoder
-from layerscope.blocks import folder as blocks_folder
-from layerscope.blocks.agreement import TextSet, measure_agreement
+from layerscope.blocks import result as blocks_result
+from layerscope.blocks.search import TextSet, measure_agreement
 from layerscope.blocks.train import TrainRequest, VectorLoss, train_blocks
 from layerscope.errors import LayerscopeError
 from layerscope.exporting.pipeline import load_folder
@@ -30,7 +30,7 @@ QUESTIONS = [f"who {text.split(maxsplit=1)[1]}" for text in TEXTS[::2]]
 def verified_here() -> Iterator[None]:
     """Folders are verified in this process: a fresh one takes ten seconds."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(blocks_folder, "reload", reload_here)
+        patched.setattr(blocks_result, "reload", reload_here)
         yield
 
 

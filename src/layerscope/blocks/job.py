@@ -5,21 +5,25 @@ The texts are divided once: the search and the fit read some, the agreement is m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from layerscope.blocks.agreement import Agreement, TextSet, compare_vectors
 from layerscope.blocks.encoder import Batch, Encoder, Variant
-from layerscope.blocks.folder import MadeEncoder
-from layerscope.blocks.kinds import BlockKind, find_kind
-from layerscope.blocks.refit import refit
-from layerscope.blocks.result import FasterEncoder
-from layerscope.blocks.search import Step, choose_blocks, search
+from layerscope.blocks.refit import BlockKind, find_kind, refit
+from layerscope.blocks.result import FasterEncoder, MadeEncoder
+from layerscope.blocks.search import (
+    Step,
+    TextSet,
+    choose_blocks,
+    measure_agreement,
+    search,
+    shared_neighbors,
+)
 from layerscope.blocks.train import TrainedBlocks, TrainRequest, train_blocks
 from layerscope.blocks.words import AGREEMENT, RANKING
 from layerscope.choose import Candidate, Decision, Limits, Scores, decide
@@ -64,8 +68,11 @@ class Request:
         """The agreement to keep; None where a share of the blocks is the only limit."""
         return KEEP if self.keep is None and self.share is None else self.keep
 
-    def check(self, n_blocks: int) -> None:
-        """Refuse limits that nothing can hold."""
+    def sizes(self, n_blocks: int) -> list[int]:
+        """Return the numbers of blocks to try, the smallest first; refuse impossible limits.
+
+        With a budget the largest number it allows, otherwise from a third upward.
+        """
         if self.keep is not None and not 0 < self.keep <= 1:
             raise InvalidValueError(
                 f"keep= is the share of the agreement to keep, above 0 and at most 1, not "
@@ -76,12 +83,6 @@ class Request:
                 f"budget={self.budget:g} allows no block: one of {n_blocks} costs "
                 f"{1 / n_blocks:.2g}. Use budget={1 / n_blocks:.2g} or more."
             )
-
-    def sizes(self, n_blocks: int) -> list[int]:
-        """Return the numbers of blocks to try, the smallest first.
-
-        With a budget the largest number it allows, otherwise from a third upward.
-        """
         if self.share is not None:
             return [max(1, min(int(self.share * n_blocks + 1e-9), n_blocks - 1))]
         shares = (1 / 3, 1 / 2, 2 / 3, 3 / 4, 5 / 6)
@@ -110,28 +111,45 @@ class Texts:
 
 @dataclass(frozen=True)
 class MeasuredVariant:
-    """A candidate, its model, and its agreement with the whole encoder."""
+    """A candidate, its model, and its agreement with the whole encoder on texts that fitted
+    nothing.
+
+    `agreement` is the correlation of similarities, `draws` are the same on resampled texts, and
+    `neighbors` is the share of a text's nearest texts that are the same.
+    """
 
     candidate: Candidate
     variant: Variant
-    agreement: Agreement
+    agreement: float
+    draws: np.ndarray
+    neighbors: float
 
 
-class _Checker:
-    """The comparison of candidates with the whole encoder on texts that fitted nothing."""
+@dataclass
+class _Candidates:
+    """The candidates that were made, the whole encoder first, and how they came about."""
 
-    def __init__(self, encoder: Encoder, texts: TextSet, seed: int) -> None:
-        self.encoder = encoder
-        self.texts = texts
-        self.seed = seed
-        self.batches = encoder.batches(texts.texts)
-        self.whole = encoder.encode(encoder.whole, self.batches)
+    encoder: Encoder
+    texts: TextSet
+    seed: int
+    kind: BlockKind | None
+    fitted: list[Batch]
+    steps: list[Step] = field(default_factory=list)
+    measured: list[MeasuredVariant] = field(default_factory=list)
+    trained: TrainedBlocks | None = None
 
-    def measure(self, candidate: Candidate, variant: Variant) -> MeasuredVariant:
+    def __post_init__(self) -> None:
+        self._batches = self.encoder.batches(self.texts.texts)
+        self._whole = self.encoder.encode(self.encoder.whole, self._batches)
+        self.add(Candidate(self.encoder.whole.blocks), self.encoder.whole)
+
+    def add(self, candidate: Candidate, variant: Variant) -> None:
         """Compare the vectors of a variant with those of the whole encoder."""
-        vectors = self.encoder.encode(variant, self.batches)
-        agreement = compare_vectors(self.whole, vectors, self.texts.queries, self.seed)
-        return MeasuredVariant(candidate, variant, agreement)
+        vectors = self.encoder.encode(variant, self._batches)
+        queries = self.texts.queries
+        value, draws = measure_agreement(self._whole, vectors, queries, seed=self.seed)
+        neighbors = shared_neighbors(self._whole, vectors, queries)
+        self.measured.append(MeasuredVariant(candidate, variant, value, draws, neighbors))
 
 
 def make_faster(
@@ -147,40 +165,10 @@ def make_faster(
 ) -> FasterEncoder:
     """Choose which blocks of an encoder to keep, refit them, and measure what is left."""
     start = perf_counter()
-    request.check(encoder.n_blocks)
-    kind = find_kind(encoder)
-    fitted = _tokenize_first(encoder, texts.fitted.texts)
-    searched, trial_texts = texts.fitted.cut(min(SEARCHED, len(texts.fitted) // 2))
-    sizes = request.sizes(encoder.n_blocks)
-    bar.begin("searching which blocks can be left out|removals", encoder.n_blocks - min(sizes))
-    batches = encoder.batches(searched.texts)
-    steps = search(encoder, batches, min(sizes), bar.advance, searched.queries)
-    checker = _Checker(encoder, texts.checked, request.seed)
-    measured = [checker.measure(Candidate(encoder.whole.blocks), encoder.whole)]
-    trained: TrainedBlocks | None = None
-    limit = request.least_agreement
-    for size in sizes:
-        if size not in {len(step.blocks) for step in steps}:
-            continue
-        blocks = choose_blocks(encoder, steps, size, kind, searched, trial_texts.first(SEARCHED))
-        cost = size / encoder.n_blocks
-        for candidate, variant in _variants(encoder, blocks, kind, fitted, bar):
-            measured.append(checker.measure(candidate, variant))
-        if request.train is not None:
-            variant = measured[-1].variant
-            trained = train_blocks(encoder, variant, texts.fitted, request.train, request.seed, bar)
-            candidate = Candidate(blocks, "train", cost=cost)
-            measured.append(checker.measure(candidate, trained.variant))
-        best = max(entry.agreement.value for entry in measured[1:])
-        # larger models need not be tried once half of the blocks were, and the limit is held
-        if limit is not None and best >= limit and 2 * size >= encoder.n_blocks - 1:
-            break
-    decision = _decide(measured, request)
-    chosen = measured[decision.chosen]
-    notes = _notes(measured, decision, trained, kind, request)
-    timed = texts.checked.first(_TIMED).texts
-    treatment = {**WEIGHTS, "refit": "refitted by least squares"}[chosen.candidate.transform]
-    queries = texts.checked.queries
+    made = _make_candidates(encoder, texts, request, bar)
+    decision = _decide(made.measured, request)
+    chosen = made.measured[decision.chosen]
+    claim = decision.claim
     manifest: dict[str, Any] = {
         "kind": "encoder",
         "layerscope": VERSION,
@@ -190,69 +178,83 @@ def make_faster(
             **texts.facts,
             "name": texts.name,
             "checked": len(texts.checked),
-            "queries": queries,
-            "fitted": sum(len(batch.rows) for batch in fitted),
-            "tokens": sum(batch.tokens for batch in fitted),
+            "queries": texts.checked.queries,
+            "fitted": sum(len(batch.rows) for batch in made.fitted),
+            "tokens": sum(batch.tokens for batch in made.fitted),
         },
         "choice": {
             "blocks": list(chosen.candidate.blocks),
-            "how": treatment,
+            "how": {**WEIGHTS, "refit": "refitted by least squares"}[chosen.candidate.transform],
             "cost": chosen.candidate.cost,
-            "neighbors": chosen.agreement.neighbors,
+            "neighbors": chosen.neighbors,
         },
         "claim": {
-            "source": decision.claim.source,
-            "before": decision.claim.before,
-            "after": decision.claim.after,
-            "interval": [decision.claim.gain.low, decision.claim.gain.high],
+            "source": claim.source,
+            "before": claim.before,
+            "after": claim.after,
+            "interval": [claim.gain.low, claim.gain.high],
         },
         "labels": _label_claim(encoder, chosen.variant, labels, request.seed),
-        "training": None if trained is None else _training(trained, measured),
-        "speed": _speed(encoder, chosen.variant, timed),
+        "training": made.trained and _training(made.trained, made.measured),
+        "speed": _speed(encoder, chosen.variant, texts.checked.first(_TIMED).texts),
         "conventions": {
-            "agreement": RANKING if queries else AGREEMENT,
+            "agreement": RANKING if texts.checked.queries else AGREEMENT,
             "max_length": encoder.max_length,
             "seed": request.seed,
             "budget": request.budget,
             "keep": request.keep,
         },
         "config": config or {},
-        "warnings": notes,
+        "warnings": _notes(made, decision, request),
     }
     manifest["seconds"] = {"taken": perf_counter() - start}
-    made_encoder = MadeEncoder(encoder, chosen.variant, texts.checked.texts, license_name)
-    front = _front_table(measured, decision.chosen)
-    return FasterEncoder(front, _removal_table(steps), manifest, _made=made_encoder)
+    encoder_made = MadeEncoder(encoder, chosen.variant, texts.checked.texts, license_name)
+    front = _front_table(made.measured, decision.chosen)
+    return FasterEncoder(front, _removal_table(made.steps), manifest, _made=encoder_made)
 
 
-def _tokenize_first(encoder: Encoder, texts: Sequence[str]) -> list[Batch]:
-    """Tokenize texts, as many as hold `MOST_TOKENS` tokens."""
-    lengths = np.cumsum(encoder.token_counts(texts))
-    count = max(1, int(np.searchsorted(lengths, MOST_TOKENS, side="right")))
-    return encoder.batches(texts[:count])
-
-
-def _variants(
-    encoder: Encoder,
-    blocks: tuple[int, ...],
-    kind: BlockKind | None,
-    fitted: Sequence[Batch],
-    bar: Progress,
-) -> Iterator[tuple[Candidate, Variant]]:
-    """Yield the variants of these blocks: as they are, and refitted where that is possible."""
-    cost = len(blocks) / encoder.n_blocks
-    plain = encoder.variant(blocks)
-    yield Candidate(blocks, cost=cost), plain
-    if kind is not None:
-        bar.begin(f"refitting {len(blocks)} of {encoder.n_blocks} blocks|blocks", len(blocks))
-        refitted = refit(encoder, plain, fitted, kind, bar.advance).variant
-        yield Candidate(blocks, "refit", cost=cost), refitted
+def _make_candidates(
+    encoder: Encoder, texts: Texts, request: Request, bar: Progress
+) -> _Candidates:
+    """Search, refit and train blocks of every size to try, and measure each candidate."""
+    count = encoder.n_blocks
+    sizes = request.sizes(count)
+    kind = find_kind(encoder)
+    lengths = np.cumsum(encoder.token_counts(texts.fitted.texts))
+    fitting = max(1, int(np.searchsorted(lengths, MOST_TOKENS, side="right")))
+    fitted = encoder.batches(texts.fitted.texts[:fitting])
+    searched, trial_texts = texts.fitted.cut(min(SEARCHED, len(texts.fitted) // 2))
+    bar.begin("searching which blocks can be left out|removals", count - min(sizes))
+    batches = encoder.batches(searched.texts)
+    steps = search(encoder, batches, min(sizes), bar.advance, searched.queries)
+    made = _Candidates(encoder, texts.checked, request.seed, kind, fitted, steps)
+    limit = request.least_agreement
+    for size in sizes:
+        if size not in {len(step.blocks) for step in steps}:
+            continue
+        blocks = choose_blocks(encoder, steps, size, kind, searched, trial_texts.first(SEARCHED))
+        variant = encoder.variant(blocks)
+        made.add(Candidate(blocks, cost=size / count), variant)
+        if kind is not None:
+            bar.begin(f"refitting {size} of {count} blocks|blocks", size)
+            variant = refit(encoder, variant, fitted, kind, bar.advance).variant
+            made.add(Candidate(blocks, "refit", cost=size / count), variant)
+        if request.train is not None:
+            made.trained = train_blocks(
+                encoder, variant, texts.fitted, request.train, request.seed, bar
+            )
+            made.add(Candidate(blocks, "train", cost=size / count), made.trained.variant)
+        best = max(entry.agreement for entry in made.measured[1:])
+        # larger models need not be tried once half of the blocks were, and the limit is held
+        if limit is not None and best >= limit and 2 * size >= count - 1:
+            break
+    return made
 
 
 def _decide(measured: Sequence[MeasuredVariant], request: Request) -> Decision:
     """Choose by agreement; an error if nothing within the budget agrees enough."""
-    values = np.array([entry.agreement.value for entry in measured])
-    scores = Scores(values, np.stack([entry.agreement.draws for entry in measured]), "encoder")
+    values = np.array([entry.agreement for entry in measured])
+    scores = Scores(values, np.stack([entry.draws for entry in measured]), "encoder")
     limits = Limits(request.share, request.least_agreement)
     decision = decide([entry.candidate for entry in measured], [scores], 0, limits)
     if request.share is not None and not decision.kept:
@@ -267,17 +269,17 @@ def _decide(measured: Sequence[MeasuredVariant], request: Request) -> Decision:
 def _front_table(measured: Sequence[MeasuredVariant], chosen: int) -> pd.DataFrame:
     rows = []
     for i, entry in enumerate(measured):
-        low, high = np.quantile(entry.agreement.draws, (0.025, 0.975))
+        low, high = np.quantile(entry.draws, (0.025, 0.975))
         rows.append(
             {
                 "count": len(entry.candidate.blocks),
                 "blocks": " ".join(map(str, entry.candidate.blocks)),
                 "weights": WEIGHTS[entry.candidate.transform],
                 "cost": entry.candidate.cost,
-                "agreement": entry.agreement.value,
+                "agreement": entry.agreement,
                 "ci_low": float(low),
                 "ci_high": float(high),
-                "neighbors": entry.agreement.neighbors,
+                "neighbors": entry.neighbors,
                 "chosen": i == chosen,
             }
         )
@@ -297,8 +299,8 @@ def _training(trained: TrainedBlocks, measured: Sequence[MeasuredVariant]) -> di
     return {
         "steps": trained.steps,
         "texts": trained.texts,
-        "agreement": measured[-1].agreement.value,
-        "agreement_before": max(entry.agreement.value for entry in measured[1:-1]),
+        "agreement": measured[-1].agreement,
+        "agreement_before": max(entry.agreement for entry in measured[1:-1]),
     }
 
 
@@ -312,8 +314,7 @@ def _label_claim(
     vectors = np.stack([encoder.encode(entry, batches) for entry in (encoder.whole, variant)])
     measure = LabelMeasure(labels, seed=seed)
     judged = measure.items(vectors).judged
-    groups = None if labels.kind == "scores" else labels.targets
-    weights = bootstrap_weights(len(labels), _DRAWS, seed, groups)
+    weights = bootstrap_weights(len(labels), _DRAWS, seed, labels.groups)
     before, after = 100 * measure.score(judged, np.ones((1, len(labels))))[:, 0]
     draws = 100 * measure.score(judged, weights)
     low, high = np.quantile(draws[1] - draws[0], (0.025, 0.975))
@@ -339,32 +340,23 @@ def _speed(encoder: Encoder, variant: Variant, texts: Sequence[str]) -> dict[str
     return {name: 3 * len(texts) / max(duration, 1e-9) for name, duration in seconds.items()}
 
 
-def _notes(
-    measured: Sequence[MeasuredVariant],
-    decision: Decision,
-    trained: TrainedBlocks | None,
-    kind: BlockKind | None,
-    request: Request,
-) -> list[str]:
-    chosen = measured[decision.chosen]
+def _notes(made: _Candidates, decision: Decision, request: Request) -> list[str]:
+    chosen = made.measured[decision.chosen]
     notes = []
-    if kind is None:
-        notes.append(
-            "blocks of this architecture cannot be refitted yet: they are kept as they are."
-        )
+    if made.kind is None:
+        notes.append("blocks of this architecture cannot be refitted: they stay as they are.")
     limit = request.least_agreement
-    if decision.chosen == decision.baseline and limit is None:
-        notes.append("the budget allows all blocks, and no smaller candidate agrees better.")
-    elif decision.chosen == decision.baseline:
-        notes.append(f"no smaller candidate keeps {limit:g} of the agreement: all blocks are kept.")
+    if decision.chosen == decision.baseline:
+        keeps = "agrees better" if limit is None else f"keeps {limit:g} of the agreement"
+        notes.append(f"no smaller candidate {keeps}: all blocks are kept.")
     if request.keep is None and request.budget is None:
         notes.append(
             f"no limit was given: the cheapest with an agreement of {KEEP:g} or more is kept. Give "
             "budget= (a share of the computation) or keep= (an agreement) for another."
         )
-    if trained is not None and chosen.candidate.transform != "train":
+    if made.trained is not None and chosen.candidate.transform != "train":
         notes.append(
-            f"training did not help: agreement {measured[-1].agreement.value:.3f} after "
-            f"{trained.steps:,} steps, {chosen.agreement.value:.3f} without. It is left out."
+            f"training did not help: agreement {made.measured[-1].agreement:.3f} after "
+            f"{made.trained.steps:,} steps, {chosen.agreement:.3f} without. It is left out."
         )
     return notes

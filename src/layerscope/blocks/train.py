@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerscope.blocks.agreement import TextSet, measure_agreement
 from layerscope.blocks.encoder import Encoder, Variant
-from layerscope.blocks.folder import write_folder
+from layerscope.blocks.result import write_folder
+from layerscope.blocks.search import TextSet, measure_agreement
 from layerscope.errors import LayerscopeError
 from layerscope.exporting.pipeline import load_folder
 from layerscope.models import wrap

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.blocks.encoder import Encoder
-from layerscope.blocks.folder import reads_last_state
 from layerscope.blocks.job import Request, Texts, make_faster
-from layerscope.blocks.result import FasterEncoder
+from layerscope.blocks.result import FasterEncoder, reads_last_state
 from layerscope.blocks.train import TrainRequest
 from layerscope.core.identity import model_key
 from layerscope.errors import LayerscopeError
