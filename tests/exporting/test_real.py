@@ -17,7 +17,7 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import export, job, verifying
 from layerscope.exporting.draft import frame_tokenizer, verification_texts
 from layerscope.models import LoadedModel, load
-from layerscope.vectors.tokenize import tokenize_texts
+from layerscope.vectors.encoder import tokenize_texts
 from tests.evaluation.support import mteb_score
 from tests.evaluation.tasks.support import shared_data
 from tests.exporting.conftest import reload_here

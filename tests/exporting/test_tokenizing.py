@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from layerscope.core.templates import get_template
 from layerscope.exporting import ExportError
 from layerscope.exporting.draft import SHORT, frame_tokenizer, text_longer_than
-from layerscope.vectors.tokenize import tokenize_texts
+from layerscope.vectors.encoder import tokenize_texts
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model
 

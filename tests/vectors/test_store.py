@@ -55,9 +55,8 @@ def stored(
     keys: Sequence[bytes],
     kinds: Sequence[str],
     sites: Sequence[str],
-    numbers: Sequence[str] = (),
 ) -> np.ndarray:
-    return ~space.missing(keys, kinds, sites, numbers)
+    return ~space.missing(keys, kinds, sites)
 
 
 def fill(
@@ -90,9 +89,9 @@ def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
             assert np.array_equal(held.read_numbers(keys_of(texts), "sink", site), sink[i])
         assert np.array_equal(held.read_numbers(keys_of(texts), "tokens"), tokens)
         assert held.read_numbers(keys_of(texts), "sink", SITES[0]).dtype == np.int16
-        assert stored(
-            held, keys_of([*texts, "c"]), [KIND, "last/raw"], SITES, ["tokens"]
-        ).tolist() == [True] * 5 + [False]
+        assert stored(held, keys_of([*texts, "c"]), [KIND, "last/raw"], SITES).tolist() == [
+            True
+        ] * 5 + [False]
         assert not stored(held, keys_of(texts), [KIND], SITES, ["other"]).any()
         assert held.read([], KIND, SITES[0]).shape[0] == 0
         assert stored(held, [], [KIND], SITES).shape == (0,)
@@ -216,9 +215,7 @@ def test_a_killed_writer_leaves_whole_chunks_only(tmp_path: Path) -> None:
         confirmed = [int(line) for line in process.stdout.read().split()]
         process.wait()
         space = VectorStore(tmp_path).space({"model": "m"})
-        held = stored(
-            space, keys_of(range(seen + 1000)), ["mean", "last"], ["s0", "s1"], ["tokens"]
-        )
+        held = stored(space, keys_of(range(seen + 1000)), ["mean", "last"], ["s0", "s1"])
         count = int(held.sum())
         assert count % size == 0
         assert held[
@@ -458,7 +455,7 @@ def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, limits[1]))
     try:
         opened = VectorStore(tmp_path).space({"model": "m"})
-        assert stored(opened, keys, ["mean"], ["a"], ["tokens"]).all()
+        assert stored(opened, keys, ["mean"], ["a"]).all()
         assert opened.read(keys, "mean", "a")[:, 0].tolist() == list(range(120))
         assert opened.read_numbers(keys, "tokens").tolist() == list(range(120))
     finally:

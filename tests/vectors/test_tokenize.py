@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layerscope.core.templates import TEMPLATES, get_template
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import LoadedModel, load
-from layerscope.vectors.tokenize import tokenize_texts
+from layerscope.vectors.encoder import tokenize_texts
 from tests.evaluation.support import PATTERNS, fill_by_hand
 from tests.tiny import tiny_model
 

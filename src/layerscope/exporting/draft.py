@@ -23,7 +23,7 @@ from layerscope.core.templates import SLOT, Template, get_template
 from layerscope.errors import ExportError
 from layerscope.exporting.cutting import Route
 from layerscope.models import LoadedModel
-from layerscope.vectors.tokenize import tokenize_texts
+from layerscope.vectors.encoder import tokenize_texts
 
 __all__ = ["special_tokens"]
 

@@ -24,8 +24,7 @@ from layerscope.errors import ExportError
 from layerscope.exporting import reload_child
 from layerscope.exporting.draft import Draft
 from layerscope.models import LoadedModel
-from layerscope.vectors.encoder import EncodeRequest, TextEncoder
-from layerscope.vectors.tokenize import TokenizedText, tokenize_texts
+from layerscope.vectors.encoder import EncodeRequest, TextEncoder, TokenizedText, tokenize_texts
 
 __all__ = ["cosine_distances", "pooled_vectors"]
 

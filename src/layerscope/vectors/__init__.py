@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from layerscope.vectors.shard import Shard, text_key
 from layerscope.vectors.store import (
     DEFAULT_SIZE,
     MissingVectorsError,
+    Shard,
     VectorSpace,
     VectorStore,
+    text_key,
 )
 
 __all__ = [

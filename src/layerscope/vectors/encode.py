@@ -24,8 +24,7 @@ from layerscope.engines import (
 )
 from layerscope.models import LoadedModel
 from layerscope.vectors.encoder import EncodeRequest, TextEncoder
-from layerscope.vectors.shard import Shard, text_key
-from layerscope.vectors.store import VectorSpace, VectorStore
+from layerscope.vectors.store import Shard, VectorSpace, VectorStore, text_key
 
 __all__ = [
     "MissingTexts",

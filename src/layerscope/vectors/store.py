@@ -3,8 +3,9 @@ vectors back.
 
 A store is a folder of spaces. A space holds what one model yields under one set of circumstances
 (weights, revision, template, length): two descriptions that differ in anything are two spaces. A
-space is a folder of shards; its listing says which there are, and each says which texts it holds.
-Several processes may read and write a space at once, and may be killed at any time. Nobody prunes
+space is a folder of shards; its listing says which there are. A shard is one safetensors file of
+vectors and numbers that were computed at once, with the keys of their texts. It is there whole or not
+at all. Several processes may read and write a space at once, and may be killed at any time. Nobody prunes
 while another process works.
 """
 
@@ -20,7 +21,9 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +32,15 @@ import numpy as np
 from layerscope.core.formatting import describe_size
 from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
-from layerscope.store.checked import ARRAYS, DamagedFileError
-from layerscope.vectors.shard import NUMBERS, VECTORS, Column, Shard, StoredShard
+from layerscope.store.checked import ARRAYS, ArrayFile, DamagedFileError, write_arrays
 
 __all__ = [
     "DEFAULT_SIZE",
     "MissingVectorsError",
+    "Shard",
     "VectorSpace",
     "VectorStore",
+    "text_key",
 ]
 
 DEFAULT_SIZE = 10 * 2**30
@@ -47,6 +51,81 @@ _FORMAT = 3
 _ABANDONED_S = 3600.0  # a younger temporary file may be another process's shard in the making
 
 log = logging.getLogger("layerscope")
+
+
+KEY_BYTES = 32
+VECTORS = "vectors/"
+NUMBERS = "numbers/"
+_KEYS = "keys"
+_SITES = "sites"
+
+
+def text_key(text: str) -> bytes:
+    """Return the key of a text: 32 bytes that no other text shares."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The vectors and numbers of some texts.
+
+    `vectors` maps a reading to an array (sites, texts, width), `numbers` a name to an array (texts,)
+    or (sites, texts).
+    """
+
+    keys: Sequence[bytes]
+    sites: Sequence[str]
+    vectors: Mapping[str, np.ndarray]
+    numbers: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        keys = np.frombuffer(b"".join(self.keys), dtype=np.uint8).reshape(-1, KEY_BYTES)
+        arrays: dict[str, np.ndarray] = {_KEYS: keys}
+        for reading, rows in self.vectors.items():
+            arrays[VECTORS + reading] = rows
+        for name, values in self.numbers.items():
+            arrays[NUMBERS + name] = values
+        write_arrays(path, arrays, {_SITES: json.dumps(list(self.sites))})
+
+
+Column = tuple[str, str | None]
+"""The name of an array and a site; no site for numbers that a text has once."""
+
+
+class StoredShard:
+    """A shard on disk, whose header and keys have been read."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = ArrayFile(path)
+        self.sites: tuple[str, ...] = tuple(json.loads(self.file.facts[_SITES]))
+        self.keys = [bytes(key) for key in self.file.read(_KEYS)]
+        self.columns = frozenset(
+            (name, site)
+            for name in self.file.names
+            if name != _KEYS
+            for site in (self.sites if self._has_sites(name) else (None,))
+        )
+        self._compared: set[Column] = set()
+
+    def _has_sites(self, name: str) -> bool:
+        return name.startswith(VECTORS) or len(self.file.shape(name)) == 2
+
+    def read(self, name: str, site: str | None) -> np.ndarray:
+        """Return a column: vectors (texts, width) or numbers (texts,), checked."""
+        if site is None:
+            return self.file.read(name)
+        if name.startswith(VECTORS):
+            return self.file.read_part(name, self.sites.index(site))
+        return self.file.read(name)[self.sites.index(site)]
+
+    def compare(self, columns: Iterable[Column]) -> None:
+        """Compare columns, and the numbers of texts, with their checksums, unless that was done
+        before."""
+        numbers = (column for column in self.columns if column[1] is None)
+        for column in {*columns, *numbers} - self._compared:
+            self.read(*column)
+            self._compared.add(column)
 
 
 class MissingVectorsError(LayerscopeError):
@@ -133,34 +212,25 @@ class VectorSpace:
         return self.folder.name
 
     def missing(
-        self,
-        keys: Sequence[bytes],
-        readings: Sequence[str],
-        sites: Sequence[str],
-        numbers: Sequence[str] = (),
+        self, keys: Sequence[bytes], readings: Sequence[str], sites: Sequence[str]
     ) -> np.ndarray:
-        """Return, for each key, whether a vector of some reading at some site is missing, or one of
-        the numbers that a text has once.
+        """Return, for each key, whether a vector of some reading at some site is missing.
 
         What is there is compared with its checksums. A damaged shard is discarded, so that its
         texts are encoded again.
         """
         self.refresh()
         columns: list[Column] = [(VECTORS + name, site) for name in readings for site in sites]
-        columns += [(NUMBERS + name, None) for name in numbers]
         is_there = np.zeros((len(columns), len(keys)), dtype=bool)
         for columns_of_shards, rows in self._places.items():
             indices = [i for i, column in enumerate(columns) if column in columns_of_shards]
             places = _look_up(rows, keys)
             for number in np.unique(places[places >= 0] >> 32):
-                shard = self._shards[number]
                 try:
-                    shard.compare(columns[i] for i in indices)
-                except OSError as error:
-                    raise _unreadable(error) from error
-                except DamagedFileError as error:
-                    self._discard(shard.file.path, error)
-                    return self.missing(keys, readings, sites, numbers)
+                    with self._whole(self._shards[number]) as shard:
+                        shard.compare(columns[i] for i in indices)
+                except DamagedFileError:
+                    return self.missing(keys, readings, sites)
             is_there[indices] |= places >= 0
         return np.asarray(~is_there.all(axis=0))
 
@@ -182,11 +252,7 @@ class VectorSpace:
     def refresh(self) -> None:
         """Read the shards that came since, and forget those that went."""
         with self._listing:
-            try:
-                listing = {entry.name for entry in os.scandir(self.folder)}
-            except FileNotFoundError:
-                listing = set()
-            shards = {name for name in listing if name.endswith(ARRAYS)} - self._discarded
+            shards = {path.name for path in self.folder.glob(f"*{ARRAYS}")} - self._discarded
             if self._read - shards:
                 self._shards.clear()
                 self._places.clear()
@@ -195,29 +261,36 @@ class VectorSpace:
                 self._open_shard(name)
 
     def _open_shard(self, name: str) -> None:
-        path = self.folder / name
         self._read.add(name)
-        try:
-            shard = StoredShard(path)
-        except DamagedFileError as error:
-            self._discard(path, error)
-            return
-        except OSError as error:
-            raise _unreadable(error) from error
-        offset = len(self._shards) << 32
-        self._shards.append(shard)
-        places = self._places.setdefault(shard.columns, {})
-        places.update(zip(shard.keys, itertools.count(offset)))
+        with contextlib.suppress(DamagedFileError), self._whole(self.folder / name):
+            shard = StoredShard(self.folder / name)
+            offset = len(self._shards) << 32
+            self._shards.append(shard)
+            places = self._places.setdefault(shard.columns, {})
+            places.update(zip(shard.keys, itertools.count(offset)))
 
-    def _discard(self, path: Path, error: DamagedFileError) -> None:
-        log.warning(
-            "embedding store: %s is damaged (%s): it is discarded, its texts are encoded again",
-            path.name,
-            error.reason,
-        )
-        self._discarded.add(path.name)
-        with contextlib.suppress(OSError):  # a store that can only be read: the shard is ignored
-            path.unlink(missing_ok=True)
+    @contextmanager
+    def _whole(self, shard: Any) -> Iterator[Any]:
+        """Discard a shard, or its file, that turns out to be damaged in the block, and raise."""
+        path = shard if isinstance(shard, Path) else shard.file.path
+        try:
+            yield shard
+        except DamagedFileError as error:
+            log.warning(
+                "embedding store: %s is damaged (%s): it is discarded, its texts are encoded again",
+                path.name,
+                error.reason,
+            )
+            self._discarded.add(path.name)
+            with contextlib.suppress(OSError):  # in a store that can only be read it is ignored
+                path.unlink(missing_ok=True)
+            raise
+        except OSError as error:
+            advice = os_advice(error) or f"it was removed while in use ({error})."
+            raise RunFolderError(
+                f"a part of the embedding store cannot be read: {advice} Run the same command "
+                "again: what is missing will be encoded again."
+            ) from error
 
     def _locate(self, keys: Sequence[bytes], column: Column) -> np.ndarray:
         """Return the place of a column of each text; −1 where there is none."""
@@ -245,13 +318,10 @@ class VectorSpace:
         order = np.argsort(places)
         ends = np.flatnonzero(np.diff(places[order] >> 32)) + 1
         for texts in np.split(order, ends) if len(keys) else ():
-            shard = self._shards[places[texts[0]] >> 32]
             try:
-                values = shard.read(*column)
-            except OSError as error:
-                raise _unreadable(error) from error
+                with self._whole(self._shards[places[texts[0]] >> 32]) as shard:
+                    values = shard.read(*column)
             except DamagedFileError as error:
-                self._discard(shard.file.path, error)
                 self.refresh()
                 raise MissingVectorsError(
                     f"a part of the embedding store in {self.folder} was damaged ({error.reason}) "
@@ -289,11 +359,3 @@ def space_key(description: Mapping[str, Any]) -> str:
         whole, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
     )
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _unreadable(error: OSError) -> RunFolderError:
-    advice = os_advice(error) or f"it was removed while in use ({error})."
-    return RunFolderError(
-        f"a part of the embedding store cannot be read: {advice} Run the same command again: what "
-        "is missing will be encoded again."
-    )
