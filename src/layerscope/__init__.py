@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from layerscope.models.load import load, wrap
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Profile, profile
-    from layerscope.report.write import write_report
+    from layerscope.report.page import write_report
 
 __all__ = [
     "Choice",
@@ -71,7 +71,7 @@ _HOMES = {
     "probing": ("ProbeRun", "probe"),
     "profiling.job": ("profile",),
     "profiling.run": ("Profile",),
-    "report.write": ("write_report",),
+    "report.page": ("write_report",),
 }
 """The modules of the public names, which are imported when a name is first used."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from layerscope.report.write import write_report
+from layerscope.report.page import write_report
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

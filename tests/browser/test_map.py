@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerscope.report.write import write_report
+from layerscope.report.page import write_report
 from tests.browser.conftest import Open, Opened
 from tests.report.synthetic import synthetic_improvement, synthetic_map, synthetic_run
 

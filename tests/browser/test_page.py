@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.core.readout import Readout
-from layerscope.report.write import write_report
+from layerscope.report.page import write_report
 from tests.browser.conftest import Open, Opened
 from tests.report.synthetic import (
     READOUTS,

@@ -86,7 +86,7 @@ def model(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
 def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """The folder of a finished run, damaged, opened and put on a page."""
     from layerscope.report.contents import gather
-    from layerscope.report.write import write
+    from layerscope.report.page import write_page as write
 
     target = run_folder(scene, folder, rng)
     opened = load_run(target)
@@ -98,7 +98,7 @@ def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
 def layer_map(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """The map in a stranger's run, opened and put on a page."""
     from layerscope.report.contents import gather
-    from layerscope.report.write import write
+    from layerscope.report.page import write_page as write
 
     target = map_folder(scene, folder, rng)
     found = load_run(target).map()

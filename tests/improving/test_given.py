@@ -12,7 +12,7 @@ import layerscope
 from layerscope.data import load_corpus
 from layerscope.errors import DataError, ModelError, UnknownNameError
 from layerscope.models import wrap
-from layerscope.report.sections.improve import section
+from layerscope.report.improve import improve_section as section
 from tests.improving.test_improve import quick, some_texts
 from tests.tiny import tiny_tokenizer
 

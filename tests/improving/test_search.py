@@ -17,7 +17,7 @@ from layerscope.improving.pairs import ranking_scores, read_search
 from layerscope.improving.search import check_way
 from layerscope.improving.ways import Way, make_ways
 from layerscope.improving.words import page_words
-from layerscope.report.choice_chart import candidate_rows
+from layerscope.report.improve import candidate_rows
 from tests.improving.test_improve import WORDS, judge
 from tests.tiny import tiny_model
 

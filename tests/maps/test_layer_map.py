@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.maps import FILE, LEAST, MOST, make_map, pick, read_map
-from layerscope.maps.groups import clusters, group_names
+from layerscope.maps import FILE, LEAST, MOST, clusters, group_names, make_map, pick, read_map
 from layerscope.maps.layout import TRUSTED
 from layerscope.store import RunFolder
 from tests.report.synthetic import synthetic_map, synthetic_run

@@ -12,7 +12,7 @@ from rich.console import Console
 from layerscope.errors import InvalidValueError, LayerscopeError, RunFolderError, UnknownNameError
 from layerscope.probing import ProbeRun, examples, job, probe
 from layerscope.probing.run import wilson
-from layerscope.report.sections.probe import print_probes
+from layerscope.report.scores import print_probes
 from layerscope.vectors.encoder import TextEncoder
 from tests.tiny import tiny_model
 
@@ -66,7 +66,6 @@ def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     print_probes(run, Console(width=100))
     printed = capsys.readouterr().out
     assert "knn" in printed
-    assert "final_norm" in printed
     assert "highest at layer" in printed
 
 

@@ -67,7 +67,7 @@ def test_the_same_warning_is_said_once() -> None:
     failed.manifest["undefined"] = [f"line {i}" for i in range(5)]
     texts = [n.text for n in gather([failed]).notices]
     assert "Lost could not be scored: no data" in texts
-    assert any("2 more readouts" in text for text in texts)
+    assert any("2 more, in manifest.json" in text for text in texts)
 
 
 def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from layerscope.core.runs import run_kinds
-from layerscope.report.write import write_report
+from layerscope.report.page import write_report
 from tests.report.synthetic import (
     synthetic_evaluation,
     synthetic_faster,

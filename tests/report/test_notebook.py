@@ -126,9 +126,7 @@ def test_a_curve_with_gaps_and_a_flat_one_are_drawn() -> None:
         Line("a", [0, 1, 2, 3], [1.0, float("nan"), 2.0, 3.0], note=(1, "here")),
         Line("a", [0, 1], [1.0, 1.0]),
     )
-    assert "gap by layer: a; flat by layer: a" in charts_html(
-        [Chart("gap", [gap]), Chart("flat", [flat])]
-    )
+    assert "gap: a; flat: a" in charts_html([Chart("gap", [gap]), Chart("flat", [flat])])
     assert charts_html([Chart("none", [Line("a", [0], [float("nan")])])]) == ""
 
 

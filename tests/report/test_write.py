@@ -16,9 +16,8 @@ from layerscope.errors import InvalidValueError
 from layerscope.extras import MissingExtraError
 from layerscope.metrics import metrics
 from layerscope.report.contents import gather
-from layerscope.report.page import inert_json, payload
+from layerscope.report.page import inert_json, payload, write_report
 from layerscope.report.page import page as make_page
-from layerscope.report.write import write_report
 from tests.report.synthetic import (
     READOUTS,
     large_pair,

@@ -14,7 +14,7 @@ from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 from layerscope.core.runs import load_run
 from layerscope.report.contents import gather
 from layerscope.report.page import payload
-from layerscope.report.write import write_report
+from layerscope.report.page import write_report
 from layerscope.store.checked import check_files
 from layerscope_paper.studies.run import study
 
@@ -22,11 +22,11 @@ from layerscope_paper.studies.run import study
 @pytest.fixture
 def study_folder(tmp_path: Path) -> Path:
     pytest.importorskip("matplotlib")
-    from layerscope_paper.drawing import new_figure, save_figure
+    from layerscope_paper.drawing import new_figure
 
     figure = new_figure(2, 1)
     figure.subplots().plot([0, 1])
-    save_figure(figure, tmp_path / "figure.png")
+    figure.savefig(tmp_path / "figure.png")
     return tmp_path
 
 

@@ -11,7 +11,7 @@ from tests.evaluation.support import write_tasks
 from tests.tiny import _LLAMA, hf, tiny_model, tiny_tokenizer
 
 from layerscope.evaluation.job import evaluate
-from layerscope.report.write import write_report
+from layerscope.report.page import write_report
 from layerscope_paper.correlation import correlate
 from layerscope_paper.studies.run import StudyRun, study
 from layerscope_paper.studies.scores import choose_by_lowest

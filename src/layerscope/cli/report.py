@@ -25,12 +25,12 @@ def report_command(
 ) -> None:
     """Write one self-contained page about runs: a headline, a map, curves, scores, tables."""
     from layerscope.report.contents import gather
-    from layerscope.report.write import check_page_name, write
+    from layerscope.report.page import check_page_name, write_page
 
     check_page_name(out)
     report = gather(runs or [], texts=not no_texts)
-    target = write(report, out)
+    target = write_page(report, out)
     labels = [section.label for section in report.sections]
     facts = {"report": target, "headline": report.headline, "runs": labels}
     next_step = f"open {shared.shell_quote(target)} in a browser"
-    shared.show(as_json, facts, lambda: print(target), next_step=next_step)
+    shared.show(as_json, facts, lambda: print(target), next_step)

@@ -29,8 +29,7 @@ class Style:
 class Line:
     """One curve over layers, or the bars of one kind, whose names are `layers`.
 
-    - `note`: a few words beside one of its layers; without words, a point.
-    - `tied`: layers that cannot be told from the best.
+    - `note`: one of its layers gets a point, and words beside it.
     - `look`: a color of its own if None. A `dropped` curve is dotted. A line without a name is drawn
       dashed, in the color of the line before.
     - `blocks`: of the model; None: the number of the last layer.
@@ -44,7 +43,6 @@ class Line:
     high: Sequence[float] | None = None
     blocks: int | None = None
     note: tuple[Any, str] | None = None
-    tied: Sequence[int] = ()
     look: Style | None = None
     dropped: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +68,7 @@ class Chart:
 
     `x` names the horizontal axis; None: it is the layers, or their depth. Lines that are `ordered`
     (by size, by training step) are colored from dark to light. `level` is a dashed horizontal line
-    and its name. `limits` are the ends of the vertical axis.
+    and its name.
     """
 
     title: str
@@ -82,4 +80,3 @@ class Chart:
     bars: bool = False
     ordered: bool = False
     level: tuple[float, str] | None = None
-    limits: tuple[float, float] | None = None

@@ -59,11 +59,11 @@ run_kinds: Registry[RunKind] = Registry(
     hint="A newer version of layerscope may have written this run.",
 )
 
-_SECTIONS = "layerscope.report.sections"
+_REPORT = "layerscope.report"
 _IMPROVED = "layerscope.improving.words"
-_BLOCKS = "layerscope.blocks.terminal"
+_BLOCKS = "layerscope.blocks.result"
 _NOTEBOOK = "layerscope.report.notebook"
-_WRITE = "layerscope.report.write:write_report"
+_WRITE = "layerscope.report.page:write_report"
 _ALL_RUNS = {"html": f"{_NOTEBOOK}:result_html", "report": _WRITE}
 for _kind in (
     RunKind(
@@ -71,9 +71,9 @@ for _kind in (
         "layerscope.profiling.run:Profile",
         {
             **_ALL_RUNS,
-            "section": f"{_SECTIONS}.profile:section",
-            "plot": f"{_SECTIONS}.profile:plot_profiles",
-            "print": f"{_SECTIONS}.profile:print_run",
+            "section": f"{_REPORT}.profile:section",
+            "plot": f"{_REPORT}.profile:plot_profiles",
+            "print": f"{_REPORT}.profile:print_run",
             "choose": "layerscope.choose.select:select",
         },
     ),
@@ -82,9 +82,9 @@ for _kind in (
         "layerscope.evaluation.run:Evaluation",
         {
             **_ALL_RUNS,
-            "section": f"{_SECTIONS}.evaluation:section",
-            "plot": f"{_SECTIONS}.evaluation:plot_scores",
-            "print": f"{_SECTIONS}.evaluation:print_evaluation",
+            "section": f"{_REPORT}.scores:evaluation_section",
+            "plot": f"{_REPORT}.scores:plot_scores",
+            "print": f"{_REPORT}.scores:print_evaluation",
         },
     ),
     RunKind(
@@ -92,9 +92,9 @@ for _kind in (
         "layerscope.probing.run:ProbeRun",
         {
             **_ALL_RUNS,
-            "section": f"{_SECTIONS}.probe:section",
-            "plot": f"{_SECTIONS}.probe:plot_probes",
-            "print": f"{_SECTIONS}.probe:print_probes",
+            "section": f"{_REPORT}.scores:probe_section",
+            "plot": f"{_REPORT}.scores:plot_probes",
+            "print": f"{_REPORT}.scores:print_probes",
         },
     ),
     RunKind(
@@ -102,8 +102,8 @@ for _kind in (
         "layerscope.improving.result:Improved",
         {
             **_ALL_RUNS,
-            "section": f"{_SECTIONS}.improve:section",
-            "plot": "layerscope.report.choice_chart:plot_choice",
+            "section": f"{_REPORT}.improve:improve_section",
+            "plot": f"{_REPORT}.improve:plot_choice",
             "print": f"{_IMPROVED}:print_improved",
             "text": f"{_IMPROVED}:as_text",
         },
@@ -113,8 +113,8 @@ for _kind in (
         "layerscope.blocks.result:FasterEncoder",
         {
             **_ALL_RUNS,
-            "section": f"{_SECTIONS}.encoder:section",
-            "plot": f"{_SECTIONS}.encoder:plot_faster",
+            "section": f"{_REPORT}.improve:encoder_section",
+            "plot": f"{_REPORT}.improve:plot_faster",
             "print": f"{_BLOCKS}:print_faster",
             "text": f"{_BLOCKS}:as_text",
         },

@@ -23,7 +23,7 @@ from layerscope.exporting.job import write_export
 from layerscope.exporting.publishing import pack, push
 from layerscope.improving.decision import Evidence
 from layerscope.improving.reader import Chosen
-from layerscope.maps.groups import clusters, group_names
+from layerscope.maps import clusters, group_names
 from layerscope.models.settings import quiet
 from layerscope.store import RunFolder, StoredRun
 

@@ -16,14 +16,23 @@ import pandas as pd
 from layerscope.core.files import parse_json
 from layerscope.core.runs import view
 from layerscope.errors import LayerscopeError, RunFolderError, printable
-from layerscope.maps.groups import clusters, group_names
-from layerscope.maps.layout import LEAST, MOST, TRUSTED, Reading, lay_out, spread
+from layerscope.maps.layout import (
+    LEAST,
+    MOST,
+    TRUSTED,
+    Reading,
+    clusters,
+    group_names,
+    lay_out,
+    spread,
+)
 from layerscope.store import RunFolder, checked
 
 FILE = f"map{checked.ARRAYS}"
 _MOST_LETTERS = 2000  # of a text that are kept
 _MOST_WORDS = 50  # different values of a column that can be told apart
 _BYTES_PER_TEXT = 700  # on average, on the page
+_STORED = ("model", "about", "kind", "blocks", "total", "texts", "columns", "groups")
 _GRID = 32767  # steps from the middle of a page's map to its edge
 
 
@@ -80,8 +89,7 @@ class LayerMap:
 
     def write(self, folder: RunFolder) -> None:
         """Write the map into a run's folder."""
-        names = ("model", "about", "kind", "blocks", "total", "texts", "columns", "groups")
-        facts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        facts = {name: getattr(self, name) for name in _STORED}
         facts["readings"] = [
             {"name": r.name, "says": r.says, "at": r.at, "layers": r.layers} for r in self.readings
         ]
@@ -136,22 +144,20 @@ def read_map(path: Path | None) -> LayerMap | None:
         )
         for i, reading in enumerate(facts["readings"])
     ]
-    texts = facts["texts"]
-    return LayerMap(
-        model=_clean(facts["model"]),
-        about=_clean(facts["about"]),
-        kind=_clean(facts["kind"]),
-        blocks=facts["blocks"],
-        total=facts["total"],
-        texts=None if texts is None else [_clean(text) for text in texts],
-        columns={
-            _clean(name): [_clean(value) if isinstance(value, str) else value for value in values]
-            for name, values in facts["columns"].items()
-        },
-        groups=[_clean(name) for name in facts["groups"]],
-        readings=readings,
-        pictures=arrays["pictures"].tobytes() if "pictures" in arrays else None,
-    )
+    stored = {name: _clean_all(facts[name]) for name in _STORED}
+    pictures = arrays["pictures"].tobytes() if "pictures" in arrays else None
+    return LayerMap(**stored, readings=readings, pictures=pictures)
+
+
+def _clean_all(value: Any) -> Any:
+    """Return a value with every text in it made harmless."""
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, list):
+        return [_clean_all(member) for member in value]
+    if isinstance(value, dict):
+        return {_clean(name): _clean_all(member) for name, member in value.items()}
+    return value
 
 
 def map_of(run: Any) -> LayerMap:
@@ -199,12 +205,9 @@ def make_map(
         layers = spread(reading.layers, used)
         pairs = zip(reading.layers, reading.by_layer, strict=True)
         vectors = {layer: rows for layer, rows in pairs if layer in layers}
-        start = laid_out[0].points[0] if laid_out else None
-        start = start if start is not None and start.any() else None
-        points, near, trust = lay_out(vectors.values(), start)
-        laid_out.append(
-            Reading(reading.name, reading.says, reading.at, layers, points, near, trust)
-        )
+        start = laid_out[0].points[0] if laid_out and laid_out[0].points[0].any() else None
+        drawn = lay_out(vectors.values(), start)
+        laid_out.append(Reading(reading.name, reading.says, reading.at, layers, *drawn))
         groups = clusters(vectors[reading.at])
     words = None if texts is None else [_clean(text) for text in texts]
     usable = {str(name): _usable_column(values) for name, values in (columns or {}).items()}
@@ -244,15 +247,12 @@ def _usable_column(values: Sequence[Any]) -> list[Any] | None:
     empty = [value is None or value == "" or value != value for value in values]
     if all(empty):
         return None
-    if all(blank or _is_number(value) for value, blank in zip(values, empty, strict=True)):
-        numbers = [
-            None if blank else float(value) for value, blank in zip(values, empty, strict=True)
-        ]
+    pairs = list(zip(values, empty, strict=True))
+    if all(blank or _is_number(value) for value, blank in pairs):
+        numbers = [None if blank else float(value) for value, blank in pairs]
         if len(set(numbers) - {None}) > _MOST_WORDS:
             return numbers
-    words = [
-        "" if blank else _clean(str(value))[:60] for value, blank in zip(values, empty, strict=True)
-    ]
+    words = ["" if blank else _clean(str(value))[:60] for value, blank in pairs]
     return words if 1 < len(set(words)) <= _MOST_WORDS else None
 
 

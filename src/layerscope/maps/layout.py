@@ -1,4 +1,5 @@
-"""Points in two dimensions from vectors at several layers, by t-SNE.
+"""Points in two dimensions from vectors at several layers, by t-SNE, and groups of texts that lie
+together.
 
 Each layer starts from the points of the one before, so that points move smoothly. Near texts
 are those by cosine.
@@ -6,6 +7,9 @@ are those by cosine.
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +24,8 @@ MOST = 1000
 LEAST = 12
 """The smallest number of texts of which a map says anything."""
 MOST_LAYERS = 8
+GROUPS = 8
+_WORD = re.compile(r"[^\W\d_]{3,}")
 TRUSTED = 0.9
 """The trustworthiness below which a picture is not shown."""
 
@@ -75,7 +81,9 @@ def lay_out(
     from sklearn.manifold import trustworthiness
     from sklearn.neighbors import NearestNeighbors
 
-    points, near, trust = [], [], []
+    points = []
+    near = []
+    trust = []
     for layer in vectors:
         rows = unit(np.asarray(layer, dtype=np.float64))
         count = min(NEIGHBORS, (len(rows) - 1) // 2)
@@ -99,13 +107,49 @@ def _embed(rows: np.ndarray, start: np.ndarray | None) -> np.ndarray:
 
     perplexity = min(40.0, (len(rows) - 1) / 3)
     options = {"perplexity": perplexity, "metric": "cosine", "random_state": 0}
-    if start is None:
-        tsne = TSNE(init="pca", max_iter=500, **options)
-    else:
+    tsne = TSNE(init="pca", max_iter=500, **options)
+    if start is not None:  # exaggeration would tear the points apart again
         initial = start.astype(np.float32)
-        # exaggeration would tear the points apart again
         tsne = TSNE(init=initial, early_exaggeration=1.0, max_iter=250, **options)
     # its steps are so short that several threads mostly wait for each other
     with threadpool_limits(1):
         points = tsne.fit_transform(rows)
     return np.asarray(points - points.mean(0), dtype=np.float32)
+
+
+def clusters(vectors: np.ndarray, count: int = GROUPS) -> np.ndarray:
+    """Return the number of its group for each vector (n,), the largest group first.
+
+    The groups are by k-means of the centered vectors of length 1.
+    """
+    from sklearn.cluster import KMeans
+
+    rows = unit(np.asarray(vectors, dtype=np.float64))
+    rows = rows - rows.mean(0)
+    if not np.isfinite(rows).all() or not rows.any():
+        return np.zeros(len(rows), dtype=int)
+    count = max(1, min(count, len(rows) // 6, len(np.unique(rows, axis=0))))
+    numbers = KMeans(count, n_init=1, random_state=0).fit_predict(unit(rows))
+    order = np.argsort(-np.bincount(numbers, minlength=count), kind="stable")
+    return np.argsort(order)[numbers]
+
+
+def group_names(groups: np.ndarray, texts: Sequence[str] | None, words: int = 3) -> list[str]:
+    """Return a name for each text's group: its number, and its distinctive words if there are
+    texts."""
+    titles = {int(k): f"cluster {k + 1}" for k in np.unique(groups)}
+    if texts is not None:
+        words_by_text = [set(_WORD.findall(text.casefold())) for text in texts]
+        totals = Counter(word for distinct in words_by_text for word in distinct)
+        for k in titles:
+            members = np.flatnonzero(groups == k)
+            within = Counter(word for i in members for word in words_by_text[i])
+            weights = {}
+            for word, count in within.items():
+                share = count / len(members)
+                weights[word] = share * math.log(share * len(texts) / totals[word])
+            ranked = sorted(within, key=lambda word: (-weights[word], word))[:words]
+            distinctive = [word for word in ranked if within[word] > 1]
+            if distinctive:
+                titles[k] += f": {', '.join(distinctive)}"
+    return [titles[int(k)] for k in groups]

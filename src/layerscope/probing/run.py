@@ -194,9 +194,9 @@ class ProbeRun(StoredRun):
             **super().summary(),
         }
 
-    def plot(self, metric: str = "top1") -> Figure:
-        """Return a chart of accuracy against depth."""
-        return view(self.kind, "plot")(self, metric=metric)
+    def plot(self) -> Figure:
+        """Return a chart of accuracy against depth for each metric."""
+        return view(self.kind, "plot")(self)
 
     def wide(self, metric: str = "top1") -> pd.DataFrame:
         """Return a table with a row per layer and a column per probe."""

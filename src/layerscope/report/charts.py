@@ -5,18 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Chart, Figure, Line, Style
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import LayerscopeError
 from layerscope.extras import require
-from layerscope.store import atomic
 
-__all__ = ["COLORS", "picture", "plot_charts", "save_figure", "styles"]
+__all__ = ["COLORS", "picture", "plot_charts", "styles"]
 
 # The hues of Okabe & Ito 2008, told apart by people with any color vision, shifted until lines are
 # clear on white
@@ -26,7 +24,6 @@ INK = "#16181d"
 _DARK_TO_LIGHT = ["#2d1160", "#273f75", "#216e89", "#21918c", "#52ae6d", "#9ad93c"]
 _DROPPED = [2, 2]
 _DASHED = [4, 3]
-_FORMATS = ("png", "svg", "pdf")
 _PADDING = 6
 _MOST_TICKS = 8
 
@@ -63,20 +60,6 @@ def styles(models: Sequence[str]) -> list[Style]:
     return looks
 
 
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a chart; the suffix says the format (png, svg, pdf)."""
-    target = Path(path)
-    kind = target.suffix.lower().removeprefix(".")
-    if kind not in _FORMATS:
-        formats = [f".{name}" for name in _FORMATS]
-        raise UnknownNameError("figure format", target.suffix or target.name, formats)
-    stream = io.StringIO() if kind == "svg" else io.BytesIO()
-    figure.save(stream, format=kind, ppi=150)
-    content = stream.getvalue()
-    atomic.write_bytes(target, content.encode() if isinstance(content, str) else content)
-    return target
-
-
 def picture(figure: Figure) -> bytes:
     """Return a chart as PNG."""
     stream = io.BytesIO()
@@ -89,7 +72,6 @@ def plot_charts(
     title: str,
     footnote: str = "",
     *,
-    columns: int | None = None,
     x: str = "layer",
     alike: bool = True,
 ) -> Figure:
@@ -101,12 +83,10 @@ def plot_charts(
     if not charts:
         raise LayerscopeError("there is nothing to draw.")
     library = altair()
-    if columns is None:
-        columns = 4 if len(charts) > 6 else 3
-    columns = min(columns, len(charts))
+    columns = min(4 if len(charts) > 6 else 3, len(charts))
     looks = _looks(charts, alike)
     width = 420 if len(charts) == 1 else 250
-    drawn = [draw_chart(chart, looks, by_depth=x == "depth", width=width) for chart in charts]
+    drawn = [_draw(chart, looks, x == "depth", width) for chart in charts]
     heading = [line for line in f"{title}\n{footnote}".split("\n") if line]
     longest = max((len(name) for name in looks["name"]), default=1)
     names_beside = max(1, min(4, width * columns // (45 + 6 * longest)))
@@ -125,23 +105,14 @@ def page_chart(
 ) -> Figure:
     """Return a chart for the page: as wide as its place, with marked layers and a cursor."""
     looks = _looks([chart], alike=False)
-    return draw_chart(
-        chart,
-        looks,
-        by_depth=by_depth,
-        width="container",
-        height=height,
-        marks=marks,
-        legend=legend,
-    )
+    return _draw(chart, looks, by_depth, "container", height, marks, legend)
 
 
-def draw_chart(
+def _draw(
     chart: Chart,
     looks: pd.DataFrame,
-    *,
     by_depth: bool,
-    width: Any = 250,
+    width: int | str,
     height: int = 180,
     marks: Sequence[Mark] = (),
     legend: bool = True,
@@ -228,12 +199,8 @@ def _line_rows(line: Line, by_depth: bool, axis: str) -> pd.DataFrame:
     frame["low"] = line.low if has_band else np.nan
     frame["high"] = line.high if has_band else np.nan
     layer, words = line.note or (None, "")
-    is_noted = (layers == layer) & np.isfinite(values)
-    frame["note"] = np.where(is_noted, words, "")
-    is_filled = is_noted & (words == "")
-    if len(line.tied):
-        is_filled[int(np.nanargmax(values))] = True
-    frame["mark"] = np.select([is_filled, np.isin(layers, line.tied)], ["filled", "ring"], "")
+    frame["noted"] = (layers == layer) & np.isfinite(values)
+    frame["note"] = np.where(frame["noted"], words, "")
     frame["width"] = 3.0 if line.name.startswith("your run") else 1.8
     if by_depth:
         frame["at"] = [f"depth {depth:.2f}" for depth in frame["x"]]
@@ -271,7 +238,7 @@ def _channel(channel: Any, looks: pd.DataFrame, column: str, legend: bool) -> An
 def _curves(
     chart: Chart, rows: pd.DataFrame, base: Figure, looks: pd.DataFrame, legend: bool
 ) -> list[Figure]:
-    """Return bands, lines, points and words."""
+    """Return bands, lines and words."""
     library = altair()
     layers = []
     lines = base.encode(detail="line:N")
@@ -286,16 +253,9 @@ def _curves(
     if not rows["named"].all():
         unnamed = lines.transform_filter("!datum.named")
         layers.append(unnamed.mark_line(strokeWidth=1, strokeDash=_DASHED, clip=True))
-    if (rows["mark"] == "ring").any():
-        rings = base.transform_filter("datum.mark === 'ring'")
-        layers.append(
-            rings.mark_point(size=34, opacity=1, filled=True, fill="white", strokeWidth=1.2)
-        )
-    if (rows["mark"] == "filled").any():
-        filled = base.transform_filter("datum.mark === 'filled'")
-        layers.append(filled.mark_point(size=34, opacity=1, filled=True))
-    if (rows["note"] != "").any():
-        noted = base.transform_filter("datum.note !== ''")
+    if rows["noted"].any():
+        noted = base.transform_filter("datum.noted")
+        layers.append(noted.mark_point(size=34, opacity=1, filled=True))
         words = noted.mark_text(align="right", dx=-_PADDING, dy=-4, fontSize=10)
         layers.append(words.encode(text="note:N"))
     return layers
@@ -369,9 +329,7 @@ def _vertical(chart: Chart, rows: pd.DataFrame, field: str) -> Any:
     values = values[np.isfinite(values)]
     is_wide = len(values) > 0 and values.min() > 0 and values.max() >= 3 * values.min()
     scale = library.Scale(zero=False, padding=_PADDING)
-    if chart.limits is not None:
-        scale = library.Scale(domain=list(chart.limits), nice=False)
-    elif chart.log and is_wide:
+    if chart.log and is_wide:
         scale = library.Scale(type="log", nice=False, padding=_PADDING)
     axis = library.Axis(tickCount=5)
     return library.Y(field, title=chart.unit or None, scale=scale, axis=axis)

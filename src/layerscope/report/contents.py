@@ -1,4 +1,4 @@
-"""Reports: runs of any kind are opened and put together on one page."""
+"""`write_report`: runs of any kind are opened and put together on one page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.choose.choice import Choice
-from layerscope.core.files import exists
 from layerscope.core.runs import load_run, view
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.maps import LayerMap
@@ -18,14 +17,7 @@ from layerscope.report.words import Notice, headline, notices
 
 # The conventions that tell runs of one model apart, in this order
 _DISTINCT = (
-    "final norm",
-    "texts",
-    "longest text",
-    "rows",
-    "α",
-    "other options",
-    "tasks",
-    "views",
+    *("final norm", "texts", "longest text", "rows", "α", "other options", "tasks", "views"),
 )
 
 
@@ -48,7 +40,7 @@ class Report:
 def read(thing: Any) -> Section | Choice:
     """Return what a report shows of a folder, a run of any kind, a map, a section or a choice."""
     if isinstance(thing, str | Path):
-        is_choice = Path(thing).suffix == ".json" and exists(thing) and Path(thing).is_file()
+        is_choice = Path(thing).suffix == ".json" and Path(thing).is_file()
         thing = Choice.from_json(Path(thing)) if is_choice else load_run(thing)
     if isinstance(thing, Section | Choice):
         return thing
@@ -78,8 +70,7 @@ def gather(runs: Iterable[Any], texts: bool = True) -> Report:
         )
     if not texts:
         sections = [section.without_texts() for section in sections]
-    for kind in dict.fromkeys(section.kind for section in sections):
-        _label([section for section in sections if section.kind == kind])
+    _label(sections)
     choices = _choices(sections, [thing for thing in things if isinstance(thing, Choice)])
     return Report(
         sections,
@@ -91,30 +82,24 @@ def gather(runs: Iterable[Any], texts: bool = True) -> Report:
 
 
 def _label(sections: Sequence[Section]) -> None:
-    """Give runs of one kind names that tell them apart: the model, and as few conventions as tell
-    its runs apart."""
+    """Give runs names that tell them apart: the title, or for profiles and evaluations the model,
+    and as few conventions as tell its runs of that kind apart."""
+    groups: dict[tuple[str, str], list[Section]] = {}
     for section in sections:
-        if section.kind not in ("profile", "evaluation"):
+        if section.kind in ("profile", "evaluation"):
+            groups.setdefault((section.kind, section.model), []).append(section)
+        else:
             section.label = section.label or section.title
-    for model in dict.fromkeys(section.model for section in sections if not section.label):
-        runs = [section for section in sections if section.model == model]
-        distinct = [name for name in _DISTINCT if _differs(runs, name)]
+    for (_, model), runs in groups.items():
         labels = [model] * len(runs)
-        for name in distinct:
-            if len(set(labels)) == len(labels):
-                break
-            labels = [
-                f"{text} · {run.facts.get(name)}" for text, run in zip(labels, runs, strict=True)
-            ]
+        for name in _DISTINCT:
+            values = [str(run.facts.get(name)) for run in runs]
+            if len(set(labels)) < len(runs) and len(set(values)) > 1:
+                labels = [f"{text} · {value}" for text, value in zip(labels, values, strict=True)]
         for place, (run, label) in enumerate(zip(runs, labels, strict=True), 1):
-            run.label = label
-            if labels.count(label) > 1:
-                path = getattr(run.run, "path", None)
-                run.label = f"{label} · {Path(path).name if path else f'run {place}'}"
-
-
-def _differs(sections: Sequence[Section], name: str) -> bool:
-    return len({str(section.facts.get(name)) for section in sections}) > 1
+            path = getattr(run.run, "path", None)
+            name = Path(path).name if path else f"run {place}"
+            run.label = f"{label} · {name}" if labels.count(label) > 1 else label
 
 
 def _choices(sections: Sequence[Section], choices: Sequence[Choice]) -> dict[str, Choice]:

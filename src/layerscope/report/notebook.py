@@ -22,8 +22,9 @@ from layerscope.extras import MissingExtraError
 from layerscope.maps import LayerMap
 from layerscope.report.charts import picture, plot_charts
 from layerscope.report.contents import gather, read
+from layerscope.report.page import page
 from layerscope.report.section import Section
-from layerscope.report.text import number
+from layerscope.report.words import number
 
 __all__ = ["choice_html", "map_html", "result_html"]
 
@@ -35,15 +36,26 @@ _CELL = 'style="text-align:left;vertical-align:top"'
 
 
 def result_html(run: Any) -> str:
-    """Return a run of any kind as HTML: its sentences, charts, tables and notes."""
+    """Return a run of any kind as HTML: its sentences, charts or own picture, tables and notes."""
     section = read(run)
-    return choice_html(section) if isinstance(section, Choice) else _section_html(section)
+    if isinstance(section, Choice):
+        return choice_html(section)
+    pieces = [f"<p {_WORDS}><b>{_escape(section.title)}</b></p>"]
+    pieces += [_paragraph(sentence) for sentence in [*section.lead, *section.words]]
+    pieces.append(charts_html(section.charts))
+    pieces += [_image(drawing.draw, drawing.title) for drawing in section.drawings]
+    if not section.charts:
+        pieces += [_png(figure, "figure") for figure in section.figures[:1]]
+    names = section.inline
+    if not names and not section.charts and not section.figures:
+        names = list(section.tables)[:1]
+    pieces += [table_html(section.tables[name], name) for name in names if name in section.tables]
+    pieces += [f"<p {_WORDS}><i>{_escape(text)}</i></p>" for text in section.warnings]
+    return f"<div>{''.join(pieces)}</div>"
 
 
 def map_html(layer_map: LayerMap) -> str:
     """Return a map as its page in a frame, which runs its own script and fetches nothing."""
-    from layerscope.report.page import page
-
     frame = 'width="100%" height="900" style="border:0" sandbox="allow-scripts"'
     return f'<iframe {frame} title="map" srcdoc="{_escape(page(gather([layer_map])))}"></iframe>'
 
@@ -51,8 +63,7 @@ def map_html(layer_map: LayerMap) -> str:
 def choice_html(choice: Choice) -> str:
     """Return a choice: the sentence, and what it rests on."""
     facts = pd.DataFrame(lines(choice), columns=["", "what"])
-    title = choice.headline()
-    return _section_html(Section("choice", title, choice.model, [], tables={"": facts}))
+    return result_html(Section("choice", choice.headline(), choice.model, [], tables={"": facts}))
 
 
 def table_html(table: pd.DataFrame, caption: str = "", most: int = _MOST_ROWS) -> str:
@@ -76,28 +87,8 @@ def charts_html(charts: list[Chart]) -> str:
             shown.append(replace(chart, lines=chart.lines[:_MOST_LINES]))
     if not shown:
         return ""
-    pieces = [
-        f"{chart.title} by layer: {', '.join(line.name for line in chart.lines)}" for chart in shown
-    ]
-    return _image(
-        partial(plot_charts, shown, "", columns=len(shown), alike=False), "; ".join(pieces)
-    )
-
-
-def _section_html(section: Section) -> str:
-    """Return words, then charts or the section's own picture, then its tables and notes."""
-    pieces = [f"<p {_WORDS}><b>{_escape(section.title)}</b></p>"]
-    pieces += [_paragraph(sentence) for sentence in [*section.lead, *section.words]]
-    pieces.append(charts_html(section.charts))
-    pieces += [_image(drawing.draw, drawing.title) for drawing in section.drawings]
-    if not section.charts:
-        pieces += [_png(figure, "figure") for figure in section.figures[:1]]
-    names = section.inline
-    if not names and not section.charts and not section.figures:
-        names = list(section.tables)[:1]
-    pieces += [table_html(section.tables[name], name) for name in names if name in section.tables]
-    pieces += [f"<p {_WORDS}><i>{_escape(text)}</i></p>" for text in section.warnings]
-    return f"<div>{''.join(pieces)}</div>"
+    names = [f"{chart.title}: {', '.join(line.name for line in chart.lines)}" for chart in shown]
+    return _image(partial(plot_charts, shown, "", alike=False), "; ".join(names))
 
 
 def _image(draw: Callable[[], Figure], says: str) -> str:
@@ -109,8 +100,7 @@ def _image(draw: Callable[[], Figure], says: str) -> str:
 
 
 def _png(figure: bytes, says: str) -> str:
-    encoded = base64.b64encode(figure).decode()
-    source = f"data:image/png;base64,{encoded}"
+    source = f"data:image/png;base64,{base64.b64encode(figure).decode()}"
     return f'<img style="max-width:100%" alt="{_escape(says)}" src="{source}">'
 
 

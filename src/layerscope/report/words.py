@@ -1,20 +1,26 @@
-"""Every sentence of the report and of the tables in the terminal."""
+"""Every sentence of the report and of the tables in the terminal, and numbers and curves as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from rich.table import Table
 
 from layerscope.choose.choice import Choice
 from layerscope.core.formatting import count_of
-from layerscope.core.readout import DEFAULT_READOUT, Readout
-from layerscope.maps import LayerMap
-from layerscope.maps.layout import TRUSTED
-from layerscope.profiling.run import EntropyValley, entropy_valley
+from layerscope.core.readout import Readout
+from layerscope.core.tables import lowest_and_highest
+from layerscope.maps import TRUSTED, LayerMap
+from layerscope.profiling.run import entropy_valley
 from layerscope.report.section import Section
+from layerscope.terminal import headed_table
+
+__all__ = ["curve_ends", "number", "numeric_table", "sparkline"]
 
 MEAN = "mean over tasks"
 PICKED = (
@@ -39,31 +45,18 @@ PROBES_SAY = (
     "Bands are 95 % intervals. Layers are chosen on validation items and judged on test items."
 )
 NEIGHBORS = "Five of the texts, drawn at random, with their nearest neighbors"
-ABOUT = "What the texts are about, by their distinctive words"
-OUTLIERS = "Outliers, and pairs nearest to being duplicates"
 
-# Conventions in which runs of one kind may differ, with what a difference means
+# Conventions in which runs of one kind cannot be compared if they differ
 _COMPARED = {
-    "profile": {
-        "final norm": "the same layer is then a different vector",
-        "corpus": "the curves were measured on different texts",
-        "longest text": "entropy grows with the number of tokens",
-        "rows": "entropies of rows prepared differently cannot be compared",
-        "α": "entropies of different order cannot be compared",
-        "views": "InfoNCE, LiDAR and DiME depend on the views",
-        "pooling": "the pooled vectors are not comparable",
-        "other options": "the metrics are defined differently",
-        "layerscope": "other versions may compute differently",
-    },
-    "evaluation": {
-        "longest text": "texts were cut at different places",
-        "length of vectors": "scores that use distances or dot products change",
-        "part of each task": "the scores are over different items",
-        "layerscope": "versions may compute differently",
-    },
+    "profile": (
+        *("final norm", "corpus", "longest text", "rows", "α", "views", "pooling"),
+        *("other options", "layerscope"),
+    ),
+    "evaluation": ("longest text", "length of vectors", "part of each task", "layerscope"),
 }
 _ABSENT = ("none in this model", "none")  # such a run has nothing to differ in
-_MISLEADING = ("could not be scored", "outside its bounds", "LiDAR:", "not MTEB's own")
+_BARS = "▁▂▃▄▅▆▇█"
+_WORDS = ("metric", "verdict", "site", "first → last", "embed → last layer", "layer 0 → last")
 
 
 @dataclass(frozen=True)
@@ -75,43 +68,35 @@ class Notice:
     text: str
 
 
-# The headline
-
-
 def headline(sections: Sequence[Section], choices: Mapping[str, Choice]) -> list[str]:
-    """Return the sentences at the top of the page: a model after the other, improvements first."""
+    """Return the sentences at the top of the page: a model after the other, improvements first,
+    then the largest expected gain."""
     models: dict[str, list[Section]] = {}
     answers = []
     for section in sections:
         if section.lead or section.kind in _COMPARED:
             models.setdefault(section.model, []).append(section)
         elif section.words:
-            answers.append(section)
-    groups = sorted(models, key=lambda model: _rank(models[model], choices.get(model)))
-    several = len(groups) > 1
+            title = f"{section.title}: " if len(sections) > 1 else ""
+            answers.append(title + section.words[0])
+
+    def rank(model: str) -> tuple[bool, bool, float]:
+        choice = choices.get(model)
+        gain = 0.0 if choice is None else choice.expected_gain or 0.0
+        is_scored = any(section.kind == "evaluation" for section in models[model])
+        return not any(section.lead for section in models[model]), not is_scored, -gain
+
     sentences = []
-    for model in groups:
+    for model in sorted(models, key=rank):
         of_model = _model_sentences(models[model], choices.get(model))
-        if several and of_model and model not in of_model[0]:
+        if len(models) > 1 and of_model and model not in of_model[0]:
             of_model[0] = f"{model}: {of_model[0]}"
         sentences += of_model
-    is_alone = not sentences and len(answers) == 1
-    sentences += [
-        section.words[0] if is_alone else f"{section.title}: {section.words[0]}"
-        for section in answers
-    ]
+    sentences += answers
     if not sentences:
         names = ", ".join(dict.fromkeys(section.model for section in sections))
         sentences = [f"{names}: no metric here has a headline of its own; the curves are below."]
     return [text if text.startswith(tuple(models)) else _sentence(text) for text in sentences]
-
-
-def _rank(sections: Sequence[Section], choice: Choice | None) -> tuple[bool, bool, float]:
-    """Return a sort key: improvements, then scores by the expected gain, then profiles."""
-    is_improved = any(section.lead for section in sections)
-    is_scored = any(section.kind == "evaluation" for section in sections)
-    gain = 0.0 if choice is None or choice.expected_gain is None else choice.expected_gain
-    return not is_improved, not is_scored, -gain
 
 
 def _model_sentences(sections: Sequence[Section], choice: Choice | None) -> list[str]:
@@ -119,20 +104,25 @@ def _model_sentences(sections: Sequence[Section], choice: Choice | None) -> list
     sentences = [text for section in sections for text in section.lead]
     scores = [section for section in sections if section.kind == "evaluation"]
     profiles = [section for section in sections if section.kind == "profile"]
-    if choice is not None and sentences and scores:
-        sentences += _measured(scores[0], choice)
-    elif choice is not None and scores:
-        words = _choice_words(choice)
-        sentences.append(f"{words}, {_over_tasks(scores[0])}")
+    is_decided = bool(sentences) or choice is None
+    if choice is not None and not is_decided and scores:
+        words = replace(choice, model="").headline().removesuffix(".")
+        tasks = [task for task in scores[0].rows["task"].unique() if task != MEAN]
+        average = f"on average over {len(tasks)} tasks"
+        sentences.append(f"{words}, {f'on {tasks[0]}' if len(tasks) == 1 else average}")
         if choice.abstained and choice.reason:
             sentences.append(choice.reason)
-    valley = _valley(profiles)
-    if valley is not None:
-        sentences.append(valley)
+    valleys = [(entropy_valley(profile.rows), profile) for profile in profiles]
+    found = [(valley, profile) for valley, profile in valleys if valley is not None]
+    if found:
+        valley, profile = max(found, key=lambda pair: pair[0].depth)
+        norms = {section.facts.get("final norm") for section in profiles}
+        norm = "" if len(norms) == 1 else f"With final norm {profile.facts['final norm']}: "
+        sentences.append(f"{norm}{valley.sentence()}")
     elif not sentences and any("prompt_entropy" in set(p.rows["metric"]) for p in profiles):
-        sentences.append("Prompt entropy has no valley")
-    if choice is not None and profiles and not scores and not any(s.lead for s in sections):
-        sentences.append(f"Without labels: {_choice_words(choice)}")
+        sentences.append(NO_VALLEY)
+    if choice is not None and not is_decided and not scores:
+        sentences.append(f"Without labels: {replace(choice, model='').headline()}")
     return sentences
 
 
@@ -143,79 +133,31 @@ def _sentence(text: str) -> str:
     return f"{capital.removesuffix('.')}."
 
 
-def _choice_words(choice: Choice) -> str:
-    return replace(choice, model="").headline().removesuffix(".")
-
-
-def _over_tasks(scores: Section) -> str:
-    tasks = [task for task in scores.rows["task"].unique() if task != MEAN]
-    return f"on {tasks[0]}" if len(tasks) == 1 else f"on average over {len(tasks)} tasks"
-
-
-def _measured(scores: Section, choice: Choice) -> list[str]:
-    """Return the score of a choice that was made without these scores, beside the baseline's."""
-    readout = str(choice.readout)
-    rows = scores.rows[scores.rows["task"] == scores.rows["task"].iloc[0]]
-    if readout not in set(rows["readout"]):
-        return [
-            f"{scores.label} was not scored under {readout}: its scores say nothing about this choice"
-        ]
-    chosen = rows[(rows["readout"] == readout) & (rows["layer"] == choice.layer)]["score"]
-    last = rows[(rows["readout"] == DEFAULT_READOUT) & (rows["layer"] == rows["layer"].max())]
-    if not len(chosen) or not len(last):
-        return []
-    return [
-        f"measured {_over_tasks(scores)}: {chosen.iloc[0]:.1f}, against "
-        f"{last['score'].iloc[0]:.1f} at the last layer under {DEFAULT_READOUT}"
-    ]
-
-
-def _valley(profiles: Iterable[Section]) -> str | None:
-    """Return the sentence on the deepest valley among the profiles of a model."""
-    valleys: list[tuple[EntropyValley, Section]] = []
-    for profile in profiles:
-        valley = entropy_valley(profile.rows)
-        if valley is not None:
-            valleys.append((valley, profile))
-    if not valleys:
-        return None
-    deepest, profile = max(valleys, key=lambda pair: pair[0].depth)
-    if len({section.facts.get("final norm") for section in profiles}) == 1:
-        return deepest.sentence()
-    return f"With final norm {profile.facts['final norm']}: {deepest.sentence()}"
-
-
-# Notices
-
-
 def notices(sections: Sequence[Section], choices: Mapping[str, Choice]) -> list[Notice]:
     """Return differences between runs first, then each run's own warnings, each text once."""
     lines = []
-    for kind, meanings in _COMPARED.items():
+    for kind, names in _COMPARED.items():
         runs = [section for section in sections if section.kind == kind]
-        for name, meaning in meanings.items():
+        for name in names:
             values = _values(runs, name)
             if len(values) > 1:
-                sides = "; ".join(f"{v}: {', '.join(names)}" for v, names in values.items())
-                text = f"They differ in {name} ({sides}): {meaning}."
+                sides = "; ".join(f"{v}: {', '.join(labels)}" for v, labels in values.items())
+                text = f"They differ in {name} ({sides}): their numbers cannot be compared."
                 lines.append(Notice("warn", f"these {kind}s", text))
     lines += _different_vectors(sections)
-    about: dict[str, list[Section]] = {}
+    about: dict[str, list[str]] = {}
     for section in sections:
         for text in dict.fromkeys(section.warnings):
-            about.setdefault(text, []).append(section)
-    for text, runs in about.items():
-        names = ", ".join(dict.fromkeys(run.label for run in runs))
-        if len(runs) == len(sections) > 1:
-            names = "every run"
-        level = "warn" if any(words in text for words in _MISLEADING) else "note"
-        shown = text if "_" in text.split()[0] else text[:1].upper() + text[1:]
-        lines.append(Notice(level, names, shown))
+            about.setdefault(text, []).append(section.label)
     for model, choice in choices.items():
         for text in choice.warnings:
-            if text not in about:
-                lines.append(Notice("note", f"the layer chosen for {model}", text))
-    return sorted(lines, key=lambda line: line.level != "warn")
+            about.setdefault(text, [f"the layer chosen for {model}"])
+    for text, labels in about.items():
+        is_of_all = len(labels) == len(sections) > 1
+        shown = text if "_" in text.split()[0] else text[:1].upper() + text[1:]
+        names_of_runs = "every run" if is_of_all else ", ".join(dict.fromkeys(labels))
+        lines.append(Notice("note", names_of_runs, shown))
+    return lines
 
 
 def _values(runs: Sequence[Section], name: str) -> dict[str, list[str]]:
@@ -230,40 +172,37 @@ def _values(runs: Sequence[Section], name: str) -> dict[str, list[str]]:
 
 def _different_vectors(sections: Sequence[Section]) -> list[Notice]:
     """Return where a profile and an evaluation of one model read it differently."""
+    norms_by_model: dict[str, set[str]] = {
+        section.model: {Readout.parse(name).final_norm for name in section.rows["readout"].unique()}
+        for section in sections
+        if section.kind == "evaluation"
+    }
     lines = []
     for profile in sections:
         norm = profile.facts.get("final norm")
-        if profile.kind != "profile" or norm in _ABSENT:
-            continue
-        for scores in sections:
-            if scores.kind != "evaluation" or scores.model != profile.model:
-                continue
-            norms = {Readout.parse(name).final_norm for name in scores.rows["readout"].unique()}
-            if norm not in norms:
-                text = (
-                    f"The metrics read states with final norm {norm}, the scores with "
-                    f"{', '.join(sorted(norms))}: the same layer is not the same vector in both."
-                )
-                lines.append(Notice("warn", profile.label, text))
+        norms = norms_by_model.get(profile.model, {str(norm)})
+        if profile.kind == "profile" and norm not in _ABSENT and norm not in norms:
+            text = (
+                f"The metrics read states with final norm {norm}, the scores with "
+                f"{', '.join(sorted(norms))}: the same layer is not the same vector in both."
+            )
+            lines.append(Notice("warn", profile.label, text))
     return lines
 
 
 def conventions(sections: Sequence[Section]) -> pd.DataFrame:
     """Return a row per convention with its value in each run, and whether they differ."""
-    names = list(dict.fromkeys(name for section in sections for name in section.facts))
+    names = dict.fromkeys(name for section in sections for name in section.facts)
     rows = []
     for name in names:
         differs = any(
-            name in meanings and len(_values([s for s in sections if s.kind == kind], name)) > 1
-            for kind, meanings in _COMPARED.items()
+            name in compared and len(_values([s for s in sections if s.kind == kind], name)) > 1
+            for kind, compared in _COMPARED.items()
         )
         facts = [section.facts.get(name) for section in sections]
         values = ["" if fact is None else str(fact) for fact in facts]
         rows.append({"name": name, "values": values, "differs": differs})
     return pd.DataFrame(rows, columns=["name", "values", "differs"])
-
-
-# Single runs
 
 
 def map_note(layer_map: LayerMap) -> str:
@@ -292,16 +231,9 @@ def describe_prompts(manifest: Mapping[str, Any]) -> str:
 
 def token_count(counts: Mapping[str, Any]) -> str:
     """Return the number of tokens of items, or its range."""
-    shortest, longest = counts["tokens"]["shortest"], counts["tokens"]["longest"]
+    shortest = counts["tokens"]["shortest"]
+    longest = counts["tokens"]["longest"]
     return f"{longest}" if shortest == longest else f"{shortest} to {longest}"
-
-
-def weights(model: Mapping[str, Any]) -> str:
-    """Return the weights that a run read, in a few words."""
-    sha = str(model.get("weights_sha256") or "")[:12]
-    stored = model.get("quantization")
-    words = f"quantized ({stored})" if stored else "as published"
-    return f"{words}, {sha}" if sha else words
 
 
 def probe_sentence(facts: Mapping[str, Any]) -> str:
@@ -327,3 +259,59 @@ def probe_sentence(facts: Mapping[str, Any]) -> str:
 def percent(share: float) -> str:
     """Return a share in percent, without the sign."""
     return f"{100 * share:.1f}"
+
+
+def number(value: float) -> str:
+    """Return a number with as many digits as a reader needs."""
+    if not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if 0 < size < 0.01:
+        return f"{value:.1e}"
+    digits = 2
+    if size >= 100:
+        digits = 0
+    elif size >= 10:
+        digits = 1
+    elif 0 < size < 0.1:
+        digits = 3
+    return f"{value:.{digits}f}"
+
+
+def curve_ends(layers: Any, values: Any) -> list[str]:
+    """Return the lowest and the highest value of a curve, each with its layer.
+
+    >>> curve_ends([0, 1, 2], [1.5, float("nan"), 0.25])
+    ['0.25 @ 2', '1.50 @ 0']
+    """
+    ends = lowest_and_highest(layers, values).values()
+    return [f"{number(end['value'])} @ {end['layer']}" for end in ends] or ["–", "–"]
+
+
+def sparkline(values: Any, most: int | None = None) -> str:
+    """Return a curve in one line of text, with gaps where a value is undefined.
+
+    Of more than `most` values some are drawn, evenly spread, ends included.
+
+    >>> sparkline([0, 1, 2, 3])
+    '▁▃▆█'
+    """
+    curve = np.asarray(values, dtype=float)
+    if most is not None and len(curve) > most:
+        curve = curve[np.linspace(0, len(curve) - 1, most).round().astype(int)]
+    finite = curve[np.isfinite(curve)]
+    if not len(finite):
+        return " " * len(curve)
+    low = finite.min()
+    span = finite.max() - low
+    heights = (curve - low) / span * 7 if span else np.where(np.isfinite(curve), 3, np.nan)
+    return "".join(_BARS[round(h)] if math.isfinite(h) else " " for h in heights)
+
+
+def numeric_table(*headings: str, words: Sequence[str] = ()) -> Table:
+    """Return a table with numbers to the right and whole; `words` name the columns that may fold."""
+    table = headed_table()
+    for heading in headings:
+        side = "left" if heading in words or heading in _WORDS else "right"
+        table.add_column(heading, justify=side, no_wrap=heading not in words, overflow="fold")  # type: ignore[arg-type]
+    return table

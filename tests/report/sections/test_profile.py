@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from layerscope.profiling import Profile
-from layerscope.report.sections.profile import print_run
-from layerscope.report.text import number, sparkline
+from layerscope.report.profile import print_run
+from layerscope.report.words import number, sparkline
 from tests.report.conftest import NAME
 
 

@@ -11,7 +11,7 @@ STUDY = RunKind(
         "print": "layerscope_paper.studies.terminal:print_study",
         "section": "layerscope_paper.studies.page:section",
         "html": "layerscope.report.notebook:result_html",
-        "report": "layerscope.report.write:write_report",
+        "report": "layerscope.report.page:write_report",
     },
 )
 SWEEP = RunKind(
@@ -21,6 +21,6 @@ SWEEP = RunKind(
         "print": "layerscope_paper.sweeps.terminal:print_sweep",
         "section": "layerscope_paper.sweeps.page:section",
         "html": "layerscope.report.notebook:result_html",
-        "report": "layerscope.report.write:write_report",
+        "report": "layerscope.report.page:write_report",
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from layerscope.choose.select import select
 from layerscope.core.charts import Chart, Figure, Line, Style
 from layerscope.core.conventions import Reading
 from layerscope.core.sites import part_of, whole_layers
-from layerscope.core.statistics import INTERVAL, Interval
+from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import (
     Options,
@@ -29,8 +29,16 @@ from layerscope.metrics import (
 from layerscope.profiling.run import entropy_valley
 from layerscope.report.charts import plot_charts, styles
 from layerscope.report.section import Section
-from layerscope.report.text import curve_ends, number, numeric_table, sparkline
-from layerscope.report.words import NO_VALLEY, UNDEFINED, describe_prompts, token_count, weights
+from layerscope.report.words import (
+    NO_VALLEY,
+    UNDEFINED,
+    curve_ends,
+    describe_prompts,
+    number,
+    numeric_table,
+    sparkline,
+    token_count,
+)
 from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
@@ -55,16 +63,15 @@ def section(run: Profile) -> Section:
         inline=["Metrics"],
         facts=_facts(run),
         blocks=int(manifest["model"]["n_blocks"]),
-        choice=_choice(run),
+        choice=choice_of(run),
         rows=run.table,
-        label="",
     )
     profile.charts = [metric_chart([profile], name) for name in _measured([profile], main=True)]
     return profile
 
 
-def _choice(run: Profile) -> Choice | None:
-    """Return the choice by a rule without labels; None where the run has no curve for the rule."""
+def choice_of(run: Any) -> Choice | None:
+    """Return what `select` chooses from a run; None where the run allows no choice."""
     try:
         return select(run)
     except LayerscopeError:
@@ -78,47 +85,32 @@ def _facts(run: Profile) -> dict[str, object]:
     counts = manifest["counts"]
     options = conventions["metrics"]
     reading = Reading.of(manifest)
-    facts = {
+    views = conventions.get("views")
+    defaults = {name: v for name, v in asdict(Options()).items() if name not in ("rows", "alpha")}
+    changed = [f"{k}={v}" for k, v in options.items() if k in defaults and v != defaults[k]]
+    length = f"{conventions.get('max_length')} tokens"
+    if "items" in conventions:
+        length = f"{token_count(counts)} each: {conventions['tokens']}"
+    items = conventions.get("items", "prompts")
+    return {
         "kind": "profile",
         "final norm": reading.final_norm if reading.has_norm else "none in this model",
-        "texts": f"{manifest['corpus']['name']}, {counts['prompts']} {conventions.get('items', 'prompts')}",
+        "texts": f"{manifest['corpus']['name']}, {counts['prompts']} {items}",
         "corpus": str(manifest["corpus"].get("fingerprint", ""))[:12],
-    }
-    if "items" in conventions:
-        facts["tokens"] = f"{token_count(counts)} each: {conventions['tokens']}"
-        facts["attention"] = conventions.get("attention")
-    else:
-        facts["longest text"] = f"{conventions['max_length']} tokens"
-        facts["cut texts"] = f"{counts['truncated']} of {counts['prompts']}"
-    views = conventions.get("views")
-    return {
-        **facts,
+        "longest text": length,
         "rows": options["rows"],
         "α": options["alpha"],
         "pooling": conventions.get("pooling"),
         "views": f"{views}, {conventions['augmenter']}" if views else "none",
-        "other options": _other_options(options),
+        "other options": ", ".join(changed) or None,
         "seed": conventions["seed"],
-        "intervals": conventions.get("intervals"),
-        "weights": weights(manifest["model"]),
         "precision": manifest["model"].get("dtype"),
         "layerscope": manifest.get("layerscope"),
     }
 
 
-def _other_options(options: Mapping[str, Any]) -> str | None:
-    """Return the metrics' options that are not the defaults and have no row of their own."""
-    defaults = {name: v for name, v in asdict(Options()).items() if name not in ("rows", "alpha")}
-    changed = [f"{k}={v}" for k, v in options.items() if k in defaults and v != defaults[k]]
-    return ", ".join(changed) or None
-
-
 def plot_profiles(
-    runs: Sequence[Profile],
-    metrics: Sequence[str] | None = None,
-    *,
-    x: str = "depth",
-    columns: int = 4,
+    runs: Sequence[Profile], metrics: Sequence[str] | None = None, *, x: str = "depth"
 ) -> Figure:
     """Return a chart per metric, one line per run with its 95 % band; dotted: the sink token
     dropped. `x` is depth or layer."""
@@ -126,8 +118,6 @@ def plot_profiles(
         raise UnknownNameError("x axis", x, ["depth", "layer"])
     sections = [section(run) for run in runs]
     measured = _measured(sections)
-    if not measured:
-        raise LayerscopeError("there are no runs with metrics to draw.")
     names = list(metrics) if metrics else _measured(sections, main=True)
     for name in names:
         if name not in measured:
@@ -136,8 +126,12 @@ def plot_profiles(
     for run in sections:
         run.label = f"{run.model} ({run.blocks} blocks), final_norm={run.facts['final norm']}"
     charts = [metric_chart(sections, name, inner=False) for name in names]
-    titles = [_conditions(run) for run in sections]
-    return plot_charts(charts, "\n".join(dict.fromkeys(titles)), columns=columns, x=x, alike=False)
+    titles = [
+        f"{run.facts['texts']}, up to {run.facts['longest text']}, α = {run.facts['α']}, rows "
+        f"{run.facts['rows']}, views {run.facts['views']}, 95 % bands"
+        for run in sections
+    ]
+    return plot_charts(charts, "\n".join(dict.fromkeys(titles)), x=x, alike=False)
 
 
 def _measured(sections: Sequence[Section], main: bool = False) -> list[str]:
@@ -151,16 +145,12 @@ def metric_chart(sections: Sequence[Section], metric: str, inner: bool = True) -
     with `inner`."""
     info = metrics()[metric].info if metric in metrics() else None
     looks = styles([run.model for run in sections])
-    lines = [
-        line
-        for run, look in zip(sections, looks, strict=True)
-        for line in _lines(run, metric, look, inner)
-    ]
-    lines = [
-        # runs of one model have the same note at the same place
-        replace(line, note=None) if line.note in [line.note for line in lines[:place]] else line
-        for place, line in enumerate(lines)
-    ]
+    lines: list[Line] = []
+    for run, look in zip(sections, looks, strict=True):
+        for line in _lines(run, metric, look, inner):
+            # runs of one model have the same note at the same place
+            is_noted = line.note in [earlier.note for earlier in lines]
+            lines.append(replace(line, note=None) if is_noted else line)
     says = f"Higher: {info.higher_means}." if info and info.higher_means else ""
     unit = info.unit if info else ""
     return Chart(info.title if info else metric, lines, unit, says, log=on_log_scale(metric))
@@ -172,6 +162,7 @@ def _lines(profile: Section, metric: str, look: Style, inner: bool) -> list[Line
     sinks = [sink for sink in ("keep", "drop") if (rows["sink"] == sink).any()]
     places = rows["site"].map(lambda site: part_of(str(site)) or "")
     valley = entropy_valley(profile.rows) if metric == "prompt_entropy" else None
+    label = profile.label or profile.model
     lines = []
     # a run may have nothing but the sites inside the blocks
     for place in places.unique() if inner or "" not in set(places) else [""]:
@@ -185,7 +176,6 @@ def _lines(profile: Section, metric: str, look: Style, inner: bool) -> list[Line
             tags = {"run": profile.label, "part": place, "norm": str(profile.facts["final norm"])}
             if len(sinks) > 1:
                 tags["sink"] = sink
-            label = profile.label or profile.model
             lines.append(
                 Line.of(
                     label if sink == "keep" else f"{label}, sink dropped",
@@ -200,31 +190,10 @@ def _lines(profile: Section, metric: str, look: Style, inner: bool) -> list[Line
     return lines
 
 
-def _conditions(profile: Section) -> str:
-    """Return in a line what the curves of a profile were measured on."""
-    facts = profile.facts
-    words = [str(facts["texts"])]
-    if "longest text" in facts:
-        words.append(f"up to {facts['longest text']}")
-    words += [f"α = {facts['α']}", f"rows {facts['rows']}", f"views {facts['views']}"]
-    if profile.rows[INTERVAL[0]].notna().any():
-        words.append("95 % bands")
-    return ", ".join(words)
-
-
 def print_run(run: Profile, console: Console | None = None) -> None:
     """Print a profile for a person."""
     console = console or Console()
-    manifest = run.manifest
-    model, conventions = manifest["model"], manifest["conventions"]
-    console.print(
-        f"\n[bold]{escape(run.name)}[/]  {model['n_blocks']} blocks, width {model['width']}, "
-        f"{model['family']} family, {model['dtype']}  ·  "
-        f"[bold]{escape(str(manifest['corpus']['name']))}[/]  {describe_prompts(manifest)}\n"
-        f"final_norm [bold]{conventions['final_norm']}[/]  ·  rows "
-        f"{conventions['metrics']['rows']}  ·  α = {conventions['metrics']['alpha']}  ·  "
-        f"{conventions['views']} views  ·  seed {conventions['seed']}  ·  95 % intervals"
-    )
+    console.print(f"\n[bold]{escape(section(run).title)}[/]")
     console.print(_layer_table(run, console.width))
     table = numeric_table("metric", "embed → last layer", "lowest", "highest")
     for name, *cells, _ in _curve_rows(run.table, 28 if console.width < 100 else 48):
@@ -235,7 +204,7 @@ def print_run(run: Profile, console: Console | None = None) -> None:
         console.print(escape(valley.sentence()))
     elif "prompt_entropy" in set(run.table["metric"]):
         console.print(NO_VALLEY)
-    print_notes(console, manifest["warnings"])
+    print_notes(console, run.manifest["warnings"])
 
 
 def _layer_table(run: Profile, width: int) -> Table:
@@ -268,13 +237,10 @@ def _curve_rows(table: pd.DataFrame, most: int | None = None) -> list[list[str]]
     """Return a row per metric, with and without the sink: its curve in at most so many characters,
     its extremes and its last value."""
     rows = []
+    raw = table[table["normalization"] == "raw"]
     for metric in dict.fromkeys(table["metric"]):
         for sink in ("keep", "drop"):
-            curve = table[
-                (table["metric"] == metric)
-                & (table["normalization"] == "raw")
-                & (table["sink"] == sink)
-            ]
+            curve = raw[(raw["metric"] == metric) & (raw["sink"] == sink)]
             layers = whole_layers(curve)
             curve = layers if (layers["site"] != "embed").any() else curve
             defined = curve.dropna(subset=["value"])

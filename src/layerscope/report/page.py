@@ -1,35 +1,155 @@
-"""Everything that the page shows, as plain values: sentences, charts with their rows, tables, maps."""
+"""The report as one HTML file: style and scripts inside it, its data as inert JSON."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from layerscope.cache import cache_dir
 from layerscope.core.charts import Chart, Figure
 from layerscope.core.readout import DEFAULT_READOUT, describe_readout
 from layerscope.core.sites import part_of
+from layerscope.errors import InvalidValueError, one_line, printable
+from layerscope.extras import require
 from layerscope.metrics import in_reading_order, metric_title, metrics
 from layerscope.report.charts import COLORS, INK, Mark, page_chart, styles
-from layerscope.report.contents import Report
-from layerscope.report.section import Drawing, Section
-from layerscope.report.sections.evaluation import score_cells, score_chart, score_grid
-from layerscope.report.sections.profile import metric_chart
+from layerscope.report.contents import Report, gather
+from layerscope.report.profile import metric_chart
+from layerscope.report.scores import BEST_LAYERS, score_cells, score_chart, score_grid
+from layerscope.report.section import Section
 from layerscope.report.words import MEAN, SCORES_SAY, conventions, map_note
+from layerscope.store import atomic
 from layerscope.version import VERSION
 
+__all__ = ["payload", "write_report"]
+
+# In reading order: later files use what earlier ones define.
+SCRIPTS = ["dom", "state", "charts", "controls", "points", "map", "tables", "main"]
+# The palette of charts on near-black
+ON_DARK = ["#4BA3DB", "#F08A4B", "#3CC79B", "#E29BC3", "#8CCBF2", "#F0B840", "#D8D8D8"]
 _MOST_MAPS = 4  # a page is sent to others: more would make it heavy
 
 Values = dict[str, Any]
 """An object of JSON."""
 
 
+def write_report(runs: Any, out: str | Path = "report.html", *, texts: bool = True) -> Path:
+    """Write one self-contained HTML page about runs of any kind: folders, runs, maps, or choices of
+    a layer; one, or several in a list.
+
+        layerscope.write_report(run)
+        layerscope.write_report(["runs/a", "runs/b"], "both.html")
+
+    With `texts=False` the page holds no item of yours.
+    """
+    check_page_name(out)
+    several = isinstance(runs, Iterable) and not isinstance(runs, str)
+    return write_page(gather(runs if several else [runs], texts=texts), out)
+
+
+def write_page(report: Report, out: str | Path) -> Path:
+    """Write a report that was put together already."""
+    atomic.write_text(Path(out), page(report))
+    return Path(out)
+
+
+def check_page_name(out: str | Path) -> None:
+    """Raise an error unless the file's name ends in .html or .htm."""
+    if Path(out).suffix.lower() not in (".html", ".htm"):
+        raise InvalidValueError(
+            f"a report is an HTML page, and {out} does not end in .html. "
+            "For a picture, save a run's chart: `run.plot().save('run.svg')`."
+        )
+
+
+def page(report: Report) -> str:
+    """Return the report as HTML."""
+    ellipsis = " …" if len(report.models) > 4 else ""
+    title = f"{', '.join(report.models[:4])}{ellipsis} · layerscope"
+    values = {
+        "title": escape(one_line(title)),
+        "policy": escape(policy(), quote=True),
+        "style": _style(),
+        "vega": base64.b64encode(zlib.compress(_vega().encode(), 9)).decode(),
+        "script": _script(),
+        "lead": escape(one_line(report.headline[0].removesuffix("."))),
+        "data": inert_json(payload(report)),
+    }
+    head, *named_pieces = _asset("page.html").split("{{")
+    pieces = [head]
+    for piece in named_pieces:
+        name, _, text = piece.partition("}}")
+        pieces += [values[name.strip()], text]
+    return printable("".join(pieces))
+
+
+@cache
+def policy() -> str:
+    """Return the page's policy: only its style and its scripts run, and nothing is fetched."""
+    scripts = " ".join(f"'{_hash(text)}'" for text in (_vega(), _script()))
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src '{_hash(_style())}'; "
+        "img-src data:; connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+
+
+def inert_json(value: Any) -> str:
+    """Return JSON that cannot end the element it stands in, whatever the texts in it are."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for sign in ("<", ">", "&", "\u2028", "\u2029"):
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+@cache
+def _vega() -> str:
+    """Return the program that draws the charts. It is put together once and kept in the cache."""
+    require("figures")
+    import vl_convert
+
+    file = cache_dir() / "vega" / f"{version('vl-convert-python')}.js"
+    if not file.is_file():
+        bundle: Any = vl_convert.javascript_bundle  # its stub does not know that all has a default
+        atomic.write_text(file, str(bundle()))
+    return file.read_text(encoding="utf-8")
+
+
+def _style() -> str:
+    themes = []
+    for selector, palette in ((":root", COLORS), (":root[data-theme=dark]", ON_DARK)):
+        colors = ";".join(f"--c{place}:{color}" for place, color in enumerate(palette))
+        themes.append(f"{selector}{{{colors}}}")
+    return "\n".join([*themes, _asset("style.css")])
+
+
+def _script() -> str:
+    body = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{body}\n}})();\n'
+
+
+def _asset(name: str) -> str:
+    return files("layerscope.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
 def payload(report: Report) -> Values:
-    """Return everything the page shows."""
+    """Return everything the page shows as plain values."""
     sections = report.sections
     profiles = [section for section in sections if section.kind == "profile"]
     evaluations = [section for section in sections if section.kind == "evaluation"]
@@ -38,9 +158,8 @@ def payload(report: Report) -> Values:
     colors = {run.model: COLORS[look.color] for run, look in zip(profiles, looks, strict=True)}
     marks = _marks(report, colors, by_depth)
     sizes = [f"{section.model}, {section.blocks} blocks" for section in sections if section.blocks]
-    rows = conventions(sections)
-    mapped = [section for section in sections if section.map is not None]
     sites = [site for profile in profiles for site in profile.rows["site"].unique()]
+    maps = [(section.label, section.map) for section in sections if section.map is not None]
     return {
         "layerscope": VERSION,
         "made": report.written,
@@ -50,7 +169,7 @@ def payload(report: Report) -> Values:
         "notices": [vars(notice) for notice in report.notices],
         "conventions": {
             "runs": [section.name for section in sections],
-            "rows": rows.to_dict("records"),
+            "rows": conventions(sections).to_dict("records"),
         },
         "palette": COLORS,
         "ink": INK,
@@ -71,14 +190,8 @@ def payload(report: Report) -> Values:
         ],
         "tables": list(_tables(report)),
         "maps": [
-            {
-                "label": section.label,
-                "depth": by_depth,
-                "note": map_note(section.map),
-                **section.map.for_page(),
-            }
-            for section in mapped[:_MOST_MAPS]
-            if section.map is not None
+            {"label": label, "depth": by_depth, "note": map_note(shown), **shown.for_page()}
+            for label, shown in maps[:_MOST_MAPS]
         ],
     }
 
@@ -118,9 +231,7 @@ def _scores(evaluations: Sequence[Section], marks: Sequence[Mark], by_depth: boo
         run.label: sorted(run.rows["readout"].unique(), key=lambda name: name != DEFAULT_READOUT)
         for run in evaluations
     }
-    cells = score_cells(evaluations)
-    figure = score_grid(cells)
-    title = "Task by layer"
+    grid = score_grid(score_cells(evaluations))
     return {
         "start": max(readouts, key=lambda label: len(readouts[label]) > 1),
         "tasks": sorted(tasks, key=lambda task: task != MEAN),
@@ -129,19 +240,20 @@ def _scores(evaluations: Sequence[Section], marks: Sequence[Mark], by_depth: boo
             for label, names in readouts.items()
         ],
         "lines": _chart(score_chart(evaluations), by_depth, marks, is_wide=True),
-        "heat": _drawing(title, SCORES_SAY, 40 + 22 * len(tasks), figure),
+        "heat": _drawn("Task by layer", SCORES_SAY, 40 + 22 * len(tasks), grid),
     }
 
 
 def _block(section: Section, headline: Sequence[str]) -> Values:
     """Return an improvement, probes, or what another package shows."""
     charts = [_chart(chart, False, is_wide=len(section.charts) == 1) for chart in section.charts]
-    charts += [_draw(drawing) for drawing in section.drawings]
+    for drawing in section.drawings:
+        figure = drawing.draw().properties(width="container", height=drawing.height)
+        charts.append(_drawn(drawing.title, drawing.says, drawing.height + 50, figure))
     is_above = section.lead and section.lead[0].removesuffix(".").lower() in headline[0].lower()
     return {
         "kind": section.kind,
         "title": section.title,
-        "label": section.label,
         "words": section.words if is_above else [*section.lead, *section.words],
         "charts": charts,
         "figures": [
@@ -150,8 +262,9 @@ def _block(section: Section, headline: Sequence[str]) -> Values:
         ],
         "chosen": section.first,
         "tables": [
-            {"title": title, "inline": title in section.inline, **_columns(table)}
-            for title, table in section.tables.items()
+            {"title": title, **_columns(section.tables[title])}
+            for title in section.inline
+            if title in section.tables
         ],
     }
 
@@ -167,27 +280,26 @@ def _chart(
     height = 330 if is_wide else 190
     has_legend = legend and len(chart.lines) > 1
     figure = page_chart(replace(chart, unit=""), by_depth, marks, has_legend, height)
-    facts = {"title": chart.title, "unit": chart.unit, "says": chart.says}
-    return {**facts, "height": height, "wide": is_wide, "live": not chart.bars, **_pack(figure)}
+    drawn = _drawn(chart.title, chart.says, height, figure)
+    return {**drawn, "unit": chart.unit, "wide": is_wide, "live": not chart.bars}
 
 
-def _draw(drawing: Drawing) -> Values:
-    figure = drawing.draw().properties(width="container", height=drawing.height)
-    return _drawing(drawing.title, drawing.says, drawing.height + 50, figure)
-
-
-def _drawing(title: str, says: str, height: int, figure: Figure) -> Values:
-    facts = {"title": title, "unit": "", "says": says, "height": height}
-    return {**facts, "wide": True, "live": False, **_pack(figure)}
-
-
-def _pack(figure: Figure) -> Values:
-    """Return a chart's specification, and its rows as columns."""
+def _drawn(title: str, says: str, height: int, figure: Figure) -> Values:
+    """Return a figure's specification, and its rows as columns."""
     spec = figure.to_dict()
     tables = spec.pop("datasets", {})
     for name in ("$schema", "config", "title"):
         spec.pop(name, None)
-    return {"spec": spec, "rows": {name: _pack_rows(rows) for name, rows in tables.items()}}
+    return {
+        "title": title,
+        "unit": "",
+        "says": says,
+        "height": height,
+        "wide": True,
+        "live": False,
+        "spec": spec,
+        "rows": {name: _pack_rows(rows) for name, rows in tables.items()},
+    }
 
 
 def _pack_rows(rows: Sequence[Mapping[str, Any]]) -> Values:
@@ -207,27 +319,18 @@ def _pack_column(values: Sequence[Any]) -> Any:
 
 def _tables(report: Report) -> Iterable[Values]:
     """Return the tables at the end of the page, in the order of the sections."""
-    layers = {model: choice.layer for model, choice in report.choices.items()}
     for section in report.sections:
-        facts = {"label": section.label, "marked": layers.get(section.model)}
+        tables = dict(section.tables)
+        marked = None
         if section.kind == "profile":
-            table = _metrics_by_layer(section.rows)
-            yield {"title": "Metrics by layer", **facts, **_columns(table)}
+            choice = report.choices.get(section.model)
+            marked = choice.layer if choice else None
+            tables = {"Metrics by layer": _metrics_by_layer(section.rows)}
         elif section.kind == "evaluation":
-            best = section.tables["Best layer of each task"]
-            title = "Best layer of each task"
-            yield {"title": title, "label": section.label, "marked": None, **_columns(best)}
-            for readout, rows in section.rows.groupby("readout", sort=False):
-                rows = rows[rows["task"] != MEAN]
-                order = list(rows["task"].unique())
-                wide = rows.pivot(index="layer", columns="task", values="score")[order]
-                facts["label"] = f"{section.label} · {readout}"
-                table = wide.round(2).reset_index()
-                yield {"title": "Scores by layer", **facts, **_columns(table)}
-        else:
-            for title, table in section.tables.items():
-                facts = {"label": section.label, "marked": None}
-                yield {"title": title, **facts, **_columns(table)}
+            rows = section.rows[section.rows["task"] != MEAN].drop(columns="tied")
+            tables = {BEST_LAYERS: tables[BEST_LAYERS], "Scores by layer": rows.round(2)}
+        for title, table in tables.items():
+            yield {"title": title, "label": section.label, "marked": marked, **_columns(table)}
 
 
 def _metrics_by_layer(table: pd.DataFrame) -> pd.DataFrame:

@@ -168,7 +168,7 @@ function buildBlocks() {
     const figures = block.figures.map((source, i) => el("img", { class: "drawn", src: source, alt: block.title + ", figure " + (i + 1) }));
     $(block.chosen ? "chosen" : "blocks").append(el("section", { class: "block", "data-kind": block.kind, "aria-labelledby": id },
       el("h2", { id }, block.title), first ? el("p", { class: "answer" }, first) : null,
-      rest.length ? el("ul", { class: "points" }, rest.map((text) => el("li", {}, text))) : null, host, block.tables.filter((t) => t.inline).map(inlineTable), figures));
+      rest.length ? el("ul", { class: "points" }, rest.map((text) => el("li", {}, text))) : null, host, block.tables.map(inlineTable), figures));
     for (const chart of block.charts) drawChart(host, chart);
   });
 }

@@ -1,1 +1,0 @@
-"""Sections of a report: one file per kind of run."""
