@@ -26,7 +26,7 @@ from layerscope.capture import Batch, make_batch, plan_batches, token_budget
 from layerscope.data import load_corpus, make_views
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import profile
-from layerscope.profiling.plan import choose_shard_size
+from layerscope.profiling.encode import choose_shard_size
 
 WORDS = 130  # enough for 128 tokens
 

@@ -50,8 +50,8 @@ class Accelerator(Protocol):
 
     def encode_shards(
         self, task: Any, plan: Any, shards: Any, store: Callable[[Any], None], bar: Any
-    ) -> int:
-        """Encode shards of a profile, and store each; return the number of empty views."""
+    ) -> None:
+        """Encode shards of a profile, and store each."""
 
     def measure_sites(self, estimator: Any, count: int, device: torch.device) -> Iterator[Any]:
         """Yield the metrics of each site of a profile."""

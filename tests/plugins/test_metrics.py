@@ -18,7 +18,6 @@ from rich.console import Console
 from torch import Tensor
 
 import layerscope
-from layerscope.capture import expand_sites
 from layerscope.core.plugins import PluginError
 from layerscope.data import Corpus
 from layerscope.errors import LayerscopeError
@@ -34,8 +33,8 @@ from layerscope.metrics import (
 from layerscope.metrics.prompt_metrics import CURVATURE, measure_curvature
 from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
-from layerscope.profiling.encode import ShardWork
-from layerscope.report.sections.profile import print_run
+from layerscope.profiling.encode import ProfileTask, ShardWork, make_plan
+from layerscope.report.profile import print_run
 from layerscope.training.watch import choose_metrics
 from tests.tiny import tiny_model
 
@@ -238,7 +237,8 @@ def test_workers_measure_it_where_it_is_not_installed(
             return model
 
     corpus = Corpus.of(TEXTS)
-    work = ShardWork(Recipe(), corpus, expand_sites(None, model.anatomy), config, None)  # type: ignore[arg-type]
+    task: Any = ProfileTask(model, corpus, config, recipe=Recipe())  # type: ignore[arg-type]
+    work = ShardWork(task, make_plan(task.reader, 4))
     plugins = pickle.loads(pickle.dumps(work.plugins))
     assert plugins == [MEAN_NORM]
     monkeypatch.setattr(
@@ -246,7 +246,7 @@ def test_workers_measure_it_where_it_is_not_installed(
     )
     work.open()
     try:
-        shard, _ = work.run(np.arange(4), lambda n: None)
+        shard = work.run(np.arange(4), lambda n: None)
     finally:
         work.close()
     assert {"mean_norm.keep", "mean_norm.drop"} <= set(shard.numbers)

@@ -7,7 +7,7 @@ import pytest
 from layerscope.data import Corpus
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings
-from layerscope.profiling.plan import choose_shard_size, items_per_batch, make_plan, read_rows
+from layerscope.profiling.encode import choose_shard_size, items_per_batch, make_plan, read_rows
 from tests.tiny import tiny_model
 
 TEXTS = [f"The {i}th text has {'some more ' * (i % 4)}words, and then it ends." for i in range(9)]
@@ -53,7 +53,7 @@ def test_views_of_a_shard_fill_whole_batches() -> None:
 def test_of_how_many_items_the_views_fill_a_batch(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("layerscope.profiling.plan.token_budget", lambda device, width: 67584)
+    monkeypatch.setattr("layerscope.profiling.encode.token_budget", lambda device, width: 67584)
     assert items_per_batch(model, 128, 0) == 0
     assert items_per_batch(model, 128, 16) == items_per_batch(model, None, 16) == 33
     assert items_per_batch(model, 8192, 16) == 1  # longer than a batch

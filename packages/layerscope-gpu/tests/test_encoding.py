@@ -28,7 +28,7 @@ from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import EncodedShard, ProfileTask
 from layerscope.profiling.job import run_profile
-from layerscope.profiling.plan import make_plan
+from layerscope.profiling.encode import make_plan
 from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import SiteEstimator, measure_sites
 from layerscope.progress import Silent

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,10 @@ from layerscope.capture import fits_on_device
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions
-from layerscope.core.sites import site_of
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.filters import lack_words
 from layerscope.data.items import is_items, open_items, setting_names
 from layerscope.engines import Engine
-from layerscope.maps import LayerMap, Vectors, make_map, pick
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.profiling.config import make_config
@@ -33,6 +31,7 @@ from layerscope.profiling.tables import (
     ProfileTable,
     SiteEstimator,
     make_table,
+    map_items,
     measure_sites,
     prompt_table,
 )
@@ -115,7 +114,7 @@ def profile(
         def compute(scratch: Path | None) -> Profile:
             run, encoded = run_profile(task, scratch, request.bar)
             if map:
-                layer_map = _make_map(task, encoded)
+                layer_map = map_items(task, encoded)
                 run._map = layer_map if layer_map is None or texts else layer_map.without_texts()
             return run
 
@@ -195,43 +194,43 @@ def _manifest(
     plan = encoded.plan
     items = task.items
     lengths = plan.lengths[plan.lengths > 0]
-    dropped = dict(items.dropped)
-    if plan.no_tokens:
-        dropped["no_tokens"] = plan.no_tokens
+    no_tokens = {"no_tokens": plan.no_tokens} if plan.no_tokens else {}
     corpus = {"name": items.name, "fingerprint": items.fingerprint, **items.source}
     if lack_words(list(islice(getattr(items, "texts", ()), 200))):
         corpus["lack_words"] = True
-    engine = encoded.engine or {"name": task.engine.name}
+    engine = task.engine.facts()
     devices = engine.get("devices") or [str(task.device)]
-    norm_name = task.model.anatomy.final_norm_name
-    conventions = {
-        "layer": LAYER,
-        **Reading(config.final_norm, plan.max_length, norm_name).as_conventions(),
-        "pooling": "mean over all tokens the tokenizer gives, special tokens included",
-        "sink": "the token with the largest norm, found per prompt and site on states without the "
-        "final norm",
-        "padding": "right, masked out of every number",
-        "sites": list(config.sites),
-        "views": config.n_views,
-        "augmenter": config.augmenter if config.n_views else None,
-        "seed": config.seed,
-        "precision": _precision(task, devices),
-        "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; "
-        "DiME: over permutations",
-        "metrics": dict(vars(config.options)),
-        "residual_error": encoded.residual_error,
-        **task.reader.conventions(config.view_settings),
-    }
-    if config.plugins:
-        conventions["plugins"] = config.plugins
+    reductions = "reductions and eigenvalues in float64"
+    on_gpu = any(accelerator.on(torch.device(device)) is not None for device in devices)
+    if on_gpu and config.options.alpha >= 1:
+        reductions = "means in float64; Gram matrices and most eigenvalues in float32"
+    reading = Reading(config.final_norm, plan.max_length, task.model.anatomy.final_norm_name)
     return command.make_manifest(
         Profile.kind,
         model=task.model.identity,
         corpus=corpus,
-        conventions=conventions,
+        conventions={
+            "layer": LAYER,
+            **reading.as_conventions(),
+            "pooling": "mean over all tokens the tokenizer gives, special tokens included",
+            "sink": "the token with the largest norm, found per prompt and site on states without "
+            "the final norm",
+            "padding": "right, masked out of every number",
+            "sites": list(config.sites),
+            "views": config.n_views,
+            "augmenter": config.augmenter if config.n_views else None,
+            "seed": config.seed,
+            "precision": f"states as the model gives them; {reductions}; pooled vectors in float32",
+            "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; "
+            "DiME: over permutations",
+            "metrics": dict(vars(config.options)),
+            "residual_error": encoded.residual_error,
+            **task.reader.conventions(config.view_settings),
+            **({"plugins": config.plugins} if config.plugins else {}),
+        },
         counts={
             "prompts": plan.n_prompts,
-            "dropped": dropped,
+            "dropped": {**items.dropped, **no_tokens},
             "truncated": int(plan.truncated.sum()),
             "tokens": {
                 "shortest": int(lengths.min()),
@@ -239,8 +238,6 @@ def _manifest(
                 "longest": int(lengths.max()),
             },
             "undefined": table.undefined,
-            "flat_differences": table.flat,
-            "empty_views": encoded.empty_views,
         },
         warnings=_warnings(task, encoded, table),
         environment=command.environment(
@@ -251,17 +248,6 @@ def _manifest(
         ),
         seconds=seconds,
     )
-
-
-def _precision(task: ProfileTask, devices: Sequence[str]) -> str:
-    reduced = "reductions and eigenvalues in float64"
-    on_gpu = any(accelerator.on(torch.device(device)) is not None for device in devices)
-    if on_gpu and task.config.options.alpha >= 1:
-        reduced = (
-            "means in float64; Gram matrices of tokens, DiME's and LiDAR's eigenvalues and those of "
-            "folds left out in float32; other spectra in float64"
-        )
-    return f"states as the model gives them; {reduced}; pooled vectors in float32"
 
 
 def _warnings(task: ProfileTask, encoded: EncodedItems, table: ProfileTable) -> list[str]:
@@ -289,42 +275,3 @@ def _warnings(task: ProfileTask, encoded: EncodedItems, table: ProfileTable) -> 
             "left out of it."
         )
     return warnings
-
-
-def _make_map(task: ProfileTask, encoded: EncodedItems) -> LayerMap | None:
-    """Return the items' own vectors at every whole layer as a map; views are left out."""
-    layers = [
-        (int(site.layer), i)
-        for i, site in enumerate(task.sites)
-        if site.layer is not None and site.name == site_of(site.layer)
-    ]
-    if not layers:
-        return None
-    order = np.argsort(encoded.prompts, kind="stable")
-    keys = [int(key).to_bytes(8, "big") for key in task.items.keys[encoded.prompts[order]]]
-    places = order[pick(keys)]
-
-    def vectors_by_layer() -> Iterator[np.ndarray]:
-        for _, site in layers:
-            yield torch.as_tensor(encoded.read_vectors(site))[places, 0].cpu().numpy()
-
-    shown = task.items.describe(encoded.prompts[places])
-    reading = Vectors(
-        "profile",
-        f"mean of the tokens, final norm {task.config.final_norm}",
-        [layer for layer, _ in layers],
-        max(layer for layer, _ in layers),
-        vectors_by_layer(),
-    )
-    return make_map(
-        task.model.name,
-        task.items.name,
-        task.model.n_blocks,
-        [reading],
-        count=len(places),
-        total=len(encoded.prompts),
-        texts=shown.texts,
-        columns=shown.columns,
-        pictures=shown.pictures,
-        kind=task.items.kind,
-    )

@@ -77,13 +77,12 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
     entropy = rows_of("prompt_entropy")
     if entropy.empty:
         return None
-    bounds = {}
-    if set(INTERVAL) <= set(entropy):
-        bounds = {
-            "low": entropy[INTERVAL[0]].to_numpy(float),
-            "high": entropy[INTERVAL[1]].to_numpy(float),
-        }
-    valley = find_valley(entropy["value"].to_numpy(float), **bounds)
+    low, high = (entropy.get(name) for name in INTERVAL)
+    valley = find_valley(
+        entropy["value"].to_numpy(float),
+        low=None if low is None else low.to_numpy(float),
+        high=None if high is None else high.to_numpy(float),
+    )
     if valley is None or not valley.clear:
         return None
     layer = int(entropy.index[valley.place])
@@ -94,11 +93,11 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
         return float(rows["value"].loc[layer]) if len(rows) else None
 
     drop_value = value_of("prompt_entropy", "drop")
+    drop_depth = None
     if drop_value is None or pd.isna(drop_value):
-        drop_value = drop_depth = is_sink = None
+        drop_value = None
     else:
         drop_depth = max(0.0, valley.shoulder - drop_value)
-        is_sink = drop_depth < (1 - _SINK_SHARE) * depth
     return EntropyValley(
         layer,
         str(entropy.loc[layer, "site"]),
@@ -109,7 +108,7 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
         drop_depth,
         value_of("sink_ratio"),
         value_of("sink_first"),
-        is_sink,
+        None if drop_depth is None else drop_depth < (1 - _SINK_SHARE) * depth,
     )
 
 

@@ -1,5 +1,5 @@
 """From encoded items to tables: every metric at every site, with intervals, and the numbers of
-single prompts."""
+single prompts; and a map of the items."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import torch
 
 from layerscope.capture import Site
 from layerscope.core.columns import PROFILE, Measured, names
+from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
+from layerscope.maps import LayerMap, Vectors, make_map, pick
 from layerscope.metrics import (
     Estimate,
     Metric,
@@ -30,8 +32,7 @@ from layerscope.metrics import (
 from layerscope.metrics.entropy import Normalization
 from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.tokens import FLAT, SINK_POSITION, values_of
-from layerscope.profiling.encode import EncodedItems, Numbers, ProfileTask
-from layerscope.profiling.plan import Plan
+from layerscope.profiling.encode import EncodedItems, Numbers, Plan, ProfileTask
 from layerscope.spectra import map_concurrently
 
 __all__ = ["SiteEstimator", "SiteValues"]
@@ -50,13 +51,12 @@ SiteValues = dict[tuple[str, str, str], tuple[Estimate, Interval]]
 class ProfileTable:
     """The tidy table of a profile, one row per site, metric, normalization and sink setting.
 
-    `undefined` counts prompts without a value by metric and site, `flat` differences of length zero
-    by site. `warnings` tells of metrics without a value, or that failed.
+    `undefined` counts prompts without a value by metric and site. `warnings` tells of metrics
+    without a value, or that failed.
     """
 
     table: pd.DataFrame
     undefined: Mapping[str, Mapping[str, int]]
-    flat: Mapping[str, int]
     warnings: Sequence[str]
 
 
@@ -226,7 +226,7 @@ def make_table(
             for sink in info.sinks:
                 raw, _ = values[info.name, sink, "raw"]
                 if raw.undefined:
-                    label = info.name if sink == "keep" else f"{info.name} (sink dropped)"
+                    label = f"{info.name} (sink dropped)" if sink == "drop" else info.name
                     undefined[label][site.name] = raw.undefined
                 elif not math.isfinite(raw.value):
                     warnings.append(f"{info.name} at {site.name} has no value there.")
@@ -242,14 +242,38 @@ def make_table(
         for name, reason in estimator.failed.items()
     ]
     columns = zip(names(PROFILE), map(list, zip(*rows, strict=True)), strict=True)
-    return ProfileTable(
-        pd.DataFrame(dict(columns)), undefined, _flat_differences(estimator, sites), warnings
+    return ProfileTable(pd.DataFrame(dict(columns)), undefined, warnings)
+
+
+def map_items(task: ProfileTask, encoded: EncodedItems) -> LayerMap | None:
+    """Return the items' own vectors at every whole layer as a map; views are left out."""
+    layers = [
+        (int(site.layer), i)
+        for i, site in enumerate(task.sites)
+        if site.layer is not None and site.name == site_of(site.layer)
+    ]
+    if not layers:
+        return None
+    order = np.argsort(encoded.prompts, kind="stable")
+    keys = [int(key).to_bytes(8, "big") for key in task.items.keys[encoded.prompts[order]]]
+    places = order[pick(keys)]
+    shown = task.items.describe(encoded.prompts[places])
+    reading = Vectors(
+        "profile",
+        f"mean of the tokens, final norm {task.config.final_norm}",
+        [layer for layer, _ in layers],
+        max(layer for layer, _ in layers),
+        (torch.as_tensor(encoded.read_vectors(i))[places, 0].cpu().numpy() for _, i in layers),
     )
-
-
-def _flat_differences(estimator: SiteEstimator, sites: Sequence[Site]) -> dict[str, int]:
-    """Return the number of differences of length zero by site, where there are some."""
-    if all(metric.info.name != "curvature" for metric in estimator.metrics):
-        return {}
-    counts = np.nansum(estimator.numbers[FLAT], axis=1)
-    return {site.name: int(count) for site, count in zip(sites, counts, strict=True) if count}
+    return make_map(
+        task.model.name,
+        task.items.name,
+        task.model.n_blocks,
+        [reading],
+        count=len(places),
+        total=len(encoded.prompts),
+        texts=shown.texts,
+        columns=shown.columns,
+        pictures=shown.pictures,
+        kind=task.items.kind,
+    )

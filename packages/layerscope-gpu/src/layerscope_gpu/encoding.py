@@ -22,14 +22,18 @@ from layerscope.profiling.encode import (
     EncodedItems,
     EncodedShard,
     Numbers,
+    Plan,
     ProfileTask,
     ShardEncoder,
     index_on,
+    join_plan,
     make_reducer,
+    read_rows,
     residual_error,
+    rows_by_number,
+    shards_by_length,
     start_bar,
 )
-from layerscope.profiling.plan import Plan, join_plan, read_rows, rows_by_number, shards_by_length
 from layerscope.progress import Progress
 from layerscope_gpu import factors
 from layerscope_gpu.cuda import architecture_of, compile_ahead
@@ -80,8 +84,8 @@ def encode_shards(
     shards: list[np.ndarray],
     store: Callable[[EncodedShard], None],
     bar: Progress,
-) -> int:
-    """Encode shards, storing each while the next is computed; return the number of empty views."""
+) -> None:
+    """Encode shards, storing each while the next is computed."""
     compile_for_profile(task)
     with ExitStack() as stack:
         reducer = stack.enter_context(make_reducer(task.model, task.sites, task.config))
@@ -99,7 +103,6 @@ def encode_shards(
                 write(encoder.finish(queued.popleft()))
         for last in queued:
             write(encoder.finish(last))
-        return encoder.empty_views
 
 
 def encode_in_memory(task: ProfileTask, bar: Progress) -> EncodedItems:
@@ -155,7 +158,6 @@ def encode_in_memory(task: ProfileTask, bar: Progress) -> EncodedItems:
         prompts,
         read_vectors,
         read_numbers,
-        empty_views=encoder.empty_views,
         residual_error=error,
     )
 
@@ -214,8 +216,8 @@ def write_behind(
     """Yield a function that stores a shard in the background, so that the GPU does not wait for the
     disk.
 
-    At most one shard is written at a time. The next call, or the end of the context, raises an error
-    in writing it.
+    At most one shard is written at a time. The next call, or the end of the context, raises an
+    error in writing it.
     """
     last: Future[None] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="layerscope-writing") as thread:
@@ -427,7 +429,8 @@ class EarlyPlanner:
         return self._first is not None
 
     def first(self) -> Plan | None:
-        """Return the plan of the first shard alone; None where all items must be tokenized first."""
+        """Return the plan of the first shard alone; None where all items must be tokenized
+        first."""
         survey = self._first
         if survey is None:
             return None
