@@ -6,8 +6,10 @@ For every recorded model and task (`record_choices.py`), candidates of the templ
 and step-by-step are chosen by labels, by the encoder's agreement, and by both, as `improve` adds
 them. Printed are mean scores, the share of the way from the baseline (last layer, mean of tokens) to
 the best candidate, and the largest loss against the baseline: of a task's mean over draws, and of a
-single draw. The weight of labels beside the encoder is also fitted anew for each task, on all other
-tasks. Resamples are drawn from the recorded standard errors, each candidate's by itself.
+single draw. Two settings are also fitted anew for each task, on all other tasks and both models: the
+lead that a candidate needs over the baseline (without labels the only setting of the decision), and
+the weight of labels beside the encoder. Resamples are drawn from the recorded standard errors, each
+candidate's by itself.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from pathlib import Path
 import numpy as np
 from common import make_parser
 
-from layerscope.choose.labels.scores import WIDTH, smooth_layers
+from layerscope.choose.label_scores import WIDTH, smooth_layers
 from layerscope.core.scores import Scores, weigh_by_reliability
 
 GRID = ("plain", "one-word", "step-by-step")
 SHARES = (0.5, 1.0, 2.0, 4.0)
+LEADS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 LABELS_SHARE = 2.0
 DRAWS = 32
 LEAD = 1.0
@@ -89,10 +92,12 @@ def read_records(folder: Path) -> Iterator[Record]:
             yield Record(file.stem, task, own)
 
 
-def choose(record: Record, count: int, share: float, with_encoder: bool) -> np.ndarray:
+def choose(
+    record: Record, count: int, share: float, with_encoder: bool, lead: float = LEAD
+) -> np.ndarray:
     """Return the scores by all labels of what is chosen, one for each draw of labels.
 
-    The baseline stays where the lead over it is at most `LEAD` standard errors.
+    The baseline stays where the lead over it is at most `lead` standard errors.
     """
     encoder = [record.source("encoder")] if with_encoder else []
     draws = len(record.arrays[f"labels{count}"]) if count else 1
@@ -101,7 +106,7 @@ def choose(record: Record, count: int, share: float, with_encoder: bool) -> np.n
         labels = [replace(record.source(f"labels{count}", draw), weight=share)] if count else []
         total = weigh_by_reliability([*labels, *encoder])
         best, baseline = total.best(record.allowed), record.layers - 1
-        is_enough = total.gain(best, baseline).value > LEAD * total.error_of_gain(best, baseline)
+        is_enough = total.gain(best, baseline).value > lead * total.error_of_gain(best, baseline)
         chosen.append(best if is_enough else baseline)
     return record.arrays["full"][chosen]
 
@@ -123,21 +128,25 @@ def row(name: str, records: list[Record], chooser: Chooser) -> str:
     )
 
 
-def fitted(records: list[Record], count: int) -> Chooser:
-    """Return a chooser whose weight of labels is the best on all other tasks."""
+def fitted(
+    records: list[Record],
+    settings: tuple[float, ...],
+    decide: Callable[[Record, float], np.ndarray],
+) -> Chooser:
+    """Return a chooser whose setting gains the most on all other tasks, of all models."""
     gains = {
-        share: {
-            (record.model, record.task): choose(record, count, share, True).mean() - record.baseline
+        setting: {
+            (record.model, record.task): decide(record, setting).mean() - record.baseline
             for record in records
         }
-        for share in SHARES
+        for setting in settings
     }
 
     def chooser(record: Record) -> np.ndarray:
-        def gain(share: float) -> float:
-            return sum(gain for (_, task), gain in gains[share].items() if task != record.task)
+        def gain(setting: float) -> float:
+            return sum(gain for (_, task), gain in gains[setting].items() if task != record.task)
 
-        return choose(record, count, max(SHARES, key=gain), True)
+        return decide(record, max(settings, key=gain))
 
     return chooser
 
@@ -157,17 +166,25 @@ def main() -> None:
                 if record.model == model
                 and (language == "English") == ("-" not in record.task and record.task != "KorSTS")
             ]
+    by_encoder = fitted(
+        everything, LEADS, lambda record, lead: choose(record, 0, 0, True, lead=lead)
+    )
     for name, records in groups.items():
         print(f"\n{name}: {len(records)} tasks\n")
         print("| chosen by | baseline | chosen | best | share | worst task | worst draw |")
         print("|---|---|---|---|---|---|---|")
         print(row("encoder", records, lambda record: choose(record, 0, 0, True)))
+        print(row("encoder, lead fitted on other tasks", records, by_encoder))
         for count in (16, 64, 256):
             alone = lambda record, count=count: choose(record, count, 1, False)  # noqa: E731
             both = lambda record, count=count: choose(record, count, LABELS_SHARE, True)  # noqa: E731
             print(row(f"{count} labels", records, alone))
             print(row(f"{count} labels, encoder", records, both))
-            fit = fitted(everything, count)
+            fit = fitted(
+                everything,
+                SHARES,
+                lambda record, share, count=count: choose(record, count, share, True),
+            )
             print(row(f"{count} labels, encoder, weight fitted on other tasks", records, fit))
 
 

@@ -7,6 +7,7 @@ layerscope's own environment.
 
 from __future__ import annotations
 
+import ast
 import base64
 import html
 import json
@@ -23,17 +24,24 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 WRITTEN = ROOT / "build" / "docs"  # pages that were written before: `make docs`
 GLOSSARY = "glossary.md"
-# What a newcomer would stumble over, as the pages write it, and its place in the glossary.
 TERMS = {
     "readouts?": "readout",
     "[Pp]rompt entropy": "prompt-entropy",
     "sinks?(?: token)?": "sink",
     "final norm": "final-norm",
     "valleys?": "valley",
-    "headroom": "headroom",
     "probes?": "probe",
-    "manifest": "manifest",
+    "baseline": "baseline",
+    "candidates?": "candidate",
 }
+"""Patterns of terms that a new reader may not know, and their anchors in the glossary."""
+PUBLIC = {
+    "Improve, choose, export": ("improve", "select", "export", "Improved", "Choice", "Exported"),
+    "Measure": ("profile", "evaluate", "probe", "Profile", "Evaluation", "ProbeRun"),
+    "Embed, search, compare": ("encode", "embed", "search", "compare"),
+    "Models and runs": ("load", "wrap", "Readout", "load_run", "write_report", "LayerscopeError"),
+}
+"""The public names, by section of the page on Python."""
 _LINK = re.compile(r"\[([^\[\]]*)(\]\()((?:\.\./)*[\w./-]+)((?:#[\w-]+)?\))")
 
 
@@ -79,6 +87,7 @@ def on_files(files: Files, config: Any) -> Files:
             config, "reference/cli.md", content=(WRITTEN / "cli.md").read_text(encoding="utf-8")
         )
     )
+    files.append(File.generated(config, "reference/python.md", content=python_reference()))
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=changes))
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
@@ -152,6 +161,22 @@ def _link(line: str, wanted: dict[str, str], glossary: str) -> tuple[str, dict[s
 
 def _slug(term: str) -> str:
     return term.lower().replace(" ", "-")
+
+
+def python_reference() -> str:
+    """Return the page on Python: every public name, documented where it is defined."""
+    tree = ast.parse((ROOT / "src" / "layerscope" / "__init__.py").read_text(encoding="utf-8"))
+    homes: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+            for module, names in ast.literal_eval(node.value).items():
+                homes.update(dict.fromkeys(names, module))
+    lines = ["# Python", "", "`import layerscope` gives these functions and classes.", ""]
+    for section, names in PUBLIC.items():
+        lines += [f"## {section}", ""]
+        lines += [f"::: layerscope.{homes[name]}.{name}" for name in names]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def decisions() -> str:

@@ -1,8 +1,8 @@
-"""Draw the documentation's pictures that need no download and no training: `python
-docs/site/pictures.py build/docs/images`.
+"""Draw the pictures that need no download and no training: `python docs/site/pictures.py
+build/docs/images`.
 
-Every build shows these as the present code draws them. docs/images holds them too, for readers of
-the repository, and the others; docs/images/sources.txt says how each is made.
+Every build of the site draws them anew. docs/images has all pictures, for readers of the repository;
+docs/images/sources.txt has the command of each.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ DOCS = Path(__file__).resolve().parents[1]
 # scripts with a function `draw(into)`, and what each draws
 SCRIPTS = {
     "draw_architecture.py": ["architecture.png", "packages.png"],
-    "draw_improve.py": ["improve.png", "improve-phone.png"],
-    "draw_map.py": ["map.png"],
+    "draw_layers.py": ["layers.png", "choice.png"],
 }
 
 
 def draw(into: Path) -> list[Path]:
-    """Draw them all; a script or command that fails stops the build."""
+    """Draw all pictures and return their paths; an error stops the build."""
     into.mkdir(parents=True, exist_ok=True)
     for name in SCRIPTS:
         spec = importlib.util.spec_from_file_location(Path(name).stem, DOCS / name)

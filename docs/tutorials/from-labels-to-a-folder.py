@@ -34,7 +34,7 @@ if "google.colab" in sys.modules:
 import csv
 
 import layerscope
-from layerscope.evaluation.tasks.catalogue import TASKS
+from layerscope.evaluation.tasks import TASKS
 
 rows = TASKS.get("TrecQuestions").splits()["train"][:180]
 known, unseen = rows[:80], rows[80:]
@@ -110,15 +110,12 @@ right = classify([row["text"] for row in unseen]) == np.array([row["label"] for 
 print(f"nearest class center: {right.mean():.0%} of {len(unseen)} questions that nothing has seen")
 
 # %% [markdown]
-# That is the small model: a sixth of the blocks, six classes, and a classifier that
-# only compares with class means. If quality matters more than speed, export `choice` instead of
-# `small`: above, cross-validated on the 80 examples with a better classifier, it improves accuracy
-# from 45 to 63 %.
+# That is the small model, with a classifier that only compares with class means. If quality matters
+# more than speed, export `choice` instead of `small`.
 #
 # ## What to remember
 #
-# - Labels choose better than any rule; 64 find most of the possible gain: [how well it
-#   does](../few-labels.md#how-well-it-does).
+# - 64 labels find most of the possible gain: [choosing with labels](../results.md#choosing-with-labels).
 # - If the evidence is weak, the choice stays with the last layer and says so.
 # - `layerscope export --format onnx` adds a graph that needs neither torch nor sentence-transformers:
 #   [export](../export.md).

@@ -41,23 +41,21 @@ raw = layerscope.profile("smollm2-135m", "lee", final_norm="raw", metrics=METRIC
 raw
 
 # %% [markdown]
-# *Prompt entropy* says how evenly the tokens of a text spread over directions: low means
-#   compressed. The curve has the valley. But look at the other curves at the same layers.
+# *Prompt entropy* measures how evenly the tokens of a text spread over directions: low means
+# compressed. The curve has a valley. But look at the other curves at the same layers.
 #
 # ## The sink
 #
 # `sink_ratio` is the largest token's norm divided by the median norm. In the valley, one token has
 # more than a hundred times the norm of the others, and `sink_first` says that it is the first token
-# of nearly every text. layerscope calls the token with the largest norm the *sink*; in this model
-# it is also where attention goes that has nowhere else to go.
+# of nearly every text. layerscope calls the token with the largest norm the *sink*.
 
 # %%
 raw.wide(["prompt_entropy", "sink_ratio", "sink_first"]).iloc[8:16].round(2)
 
 # %% [markdown]
-# Entropy is computed after the mean of the states is subtracted. With one giant token
-# among them, the mean points where the giant points, and once it is subtracted, all other tokens
-# look alike. So we leave that token out:
+# Entropy is computed after the mean of the states is subtracted. One token of huge norm decides that
+# mean. Once the mean is subtracted, all other tokens look alike. So we leave that token out:
 
 # %%
 raw.plot(metrics=["prompt_entropy", "sink_ratio"], x="layer")
@@ -73,8 +71,8 @@ raw.summary()["valley"]
 # ## The final norm hides it too
 #
 # Most models normalize their states once more after the last block. If this final norm is applied
-# at every layer (the default of `profile`, because that is what a cut model would give you), it
-# scales the giant down.
+# at every layer, it scales the sink token down. That is the default of `profile`, because a cut model
+# does the same.
 
 # %%
 applied = layerscope.profile("smollm2-135m", "lee", metrics=METRICS, **texts)

@@ -118,6 +118,6 @@ def beyond(words: list[str]) -> str | None:
             return f"{word} is to be filled in"
         if word.split("/")[0] in _HUB:
             return f"{word} is on the hub"
-        if word == "ray":
+        if word.split(":")[0] == "ray":
             return "it starts a cluster"
     return None

@@ -14,7 +14,7 @@ import pytest
 
 from tests.docs.blocks import ROOT, blocks_of
 
-PAGE = ROOT / "docs" / "how-to" / "extend.md"
+PAGE = ROOT / "docs" / "extend.md"
 USE = """
 import json, sys
 from pathlib import Path

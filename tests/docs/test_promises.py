@@ -1,5 +1,5 @@
-"""What SECURITY.md and docs/reliability.md promise is tested: every sentence has its tests in
-`promises.txt`, and they exist."""
+"""The promises of SECURITY.md and of docs/results.md are tested: `promises.txt` names the tests of
+every sentence, and they exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from tests.docs.blocks import ROOT
 
-SECURITY, RELIABILITY = ROOT / "SECURITY.md", ROOT / "docs" / "reliability.md"
+SECURITY, RESULTS = ROOT / "SECURITY.md", ROOT / "docs" / "results.md"
+PROMISES = "What you can rely on"
 
 
 TESTS = {
@@ -25,10 +26,14 @@ def section(page: Path, title: str) -> str:
     return page.read_text(encoding="utf-8").split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def sentences(page: Path) -> list[str]:
-    """What a page says in sentences: without code, headings and tables of figures, whose rows name
-    their commands."""
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+def promising_texts() -> list[str]:
+    """Return the texts that promise something: a whole page, and a section of another one."""
+    return [SECURITY.read_text(encoding="utf-8"), section(RESULTS, PROMISES)]
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text, without code, headings and tables of figures."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     found: list[str] = []
     for block in re.split(r"\n\s*\n|\n(?=- |\||#)", text):
         words = " ".join(block.split())
@@ -42,7 +47,7 @@ def sentences(page: Path) -> list[str]:
 
 
 def promises() -> dict[str, str]:
-    """Each sentence of the list beside this file, with the names below it."""
+    """Return the names of the tests of each sentence in the list beside this file."""
     lines = (
         (Path(__file__).parent / "promises.txt")
         .read_text(encoding="utf-8")
@@ -57,17 +62,19 @@ def promises() -> dict[str, str]:
 
 
 def test_every_sentence_has_its_tests() -> None:
-    said, known = sentences(SECURITY) + sentences(RELIABILITY), promises()
-    assert len(said) > 40
-    assert [
-        sentence for sentence in said if sentence not in known
-    ] == []  # new: write down what checks it
-    assert [sentence for sentence in known if sentence not in said] == []  # no longer said
+    written = [sentence for text in promising_texts() for sentence in sentences(text)]
+    known = promises()
+    assert len(written) > 40
+    assert [sentence for sentence in written if sentence not in known] == []
+    assert [sentence for sentence in known if sentence not in written] == []
     names = {
-        name for told in known.values() if not re.match("nothing: .", told) for name in told.split()
+        name
+        for tests in known.values()
+        if not re.match("nothing: .", tests)
+        for name in tests.split()
     }
     assert {name for name in names if not (name in TESTS or (ROOT / name).is_file())} == set()
-    text = SECURITY.read_text(encoding="utf-8") + RELIABILITY.read_text(encoding="utf-8")
+    text = "".join(promising_texts())
     assert [
         path
         for path in re.findall(r"\b(?:packages/[\w-]+/)?tests/[\w/]+\.(?:py|txt)\b", text)
@@ -76,20 +83,15 @@ def test_every_sentence_has_its_tests() -> None:
 
 
 @pytest.mark.parametrize("added", ["It never fails.", "It never fails"])
-def test_a_new_sentence_is_noticed(added: str, tmp_path: Path) -> None:
+def test_a_new_sentence_is_noticed(added: str) -> None:
     for place in ("**Whole files.** Every", "YAML tags are refused."):
-        page = next(
-            page for page in (SECURITY, RELIABILITY) if place in page.read_text(encoding="utf-8")
-        )
-        (tmp_path / "page.md").write_text(
-            page.read_text(encoding="utf-8").replace(place, f"{added} {place}"), encoding="utf-8"
-        )
-        assert set(sentences(tmp_path / "page.md")) - set(promises())
+        text = next(text for text in promising_texts() if place in text)
+        assert set(sentences(text.replace(place, f"{added} {place}"))) - set(promises())
 
 
 def test_every_attack_names_a_command_that_runs_something() -> None:
-    """Tests by file, and by words of which each is part of a test's name there; or one of the tools
-    of tests/faults."""
+    """Each row of the table names a file of tests with words of their names, or a tool of
+    tests/faults."""
     rows = [
         line
         for line in section(SECURITY, "What was attacked").splitlines()

@@ -1,5 +1,5 @@
-"""The site: every page has its place, terms are linked once, and the command line's page holds
-every command."""
+"""The site: every page is in the navigation, links lead somewhere, terms are linked once, and the
+pages on the command line and on Python are complete."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from typing import Any
 import pytest
 import yaml
 
+import layerscope
 from layerscope.cli.app import app
 from tests.docs.blocks import ROOT
 
 DOCS = ROOT / "docs"
-GENERATED = {"reference/cli.md", "changelog.md", "contributing.md", "decisions/README.md"}
+GENERATED = {
+    "reference/cli.md",
+    "reference/python.md",
+    "changelog.md",
+    "contributing.md",
+    "decisions/README.md",
+}
 
 
 def load(name: str) -> ModuleType:
@@ -97,10 +104,30 @@ def test_the_command_line_page_has_every_command() -> None:
     assert "Sentinel" not in page
 
 
-@pytest.mark.parametrize("name", ["index.md", "quickstart.md", "install.md"])
-def test_the_first_pages_name_files_that_exist(name: str) -> None:
-    for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (DOCS / name).read_text(encoding="utf-8")):
-        assert (DOCS / target).is_file()
+def test_the_python_page_has_every_public_name() -> None:
+    hooks = load("hooks")
+    names = [name for section in hooks.PUBLIC.values() for name in section]
+    assert sorted(names) == sorted(name for name in layerscope.__all__ if name != "__version__")
+    page = hooks.python_reference()
+    for name in names:
+        assert re.search(rf"^::: layerscope\.[\w.]+\.{name}$", page, re.MULTILINE)
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as the site makes them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", t.lower()).strip()) for t in titles}
+
+
+def test_links_to_sections_lead_to_a_heading() -> None:
+    broken = []
+    for page in [ROOT / "README.md", *DOCS.glob("*.md"), *ROOT.glob("packages/*/docs/**/*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([^)#\s]*\.md)?#([\w-]+)\)", text):
+            place = (page.parent / target).resolve() if target else page
+            if place.is_file() and anchor not in headings(place):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+    assert broken == []
 
 
 @pytest.mark.parametrize("published", [False, True])
@@ -112,12 +139,15 @@ def test_links_to_the_repository_wait_for_its_publication(
         hooks, "repository", lambda: "https://github.com/some/where" if published else None
     )
     page = SimpleNamespace(file=SimpleNamespace(src_uri="export.md"))
-    text = "[the script](../benchmarks/improve.py), [Makefile](../Makefile), [metrics](metrics.md#sink), ![x](images/improve.png)"
+    text = (
+        "[the script](../benchmarks/improve.py), [Makefile](../Makefile), "
+        "[metrics](metrics.md#conventions), ![x](images/layers.png)"
+    )
     made = hooks.on_page_markdown(
         text, page, None, SimpleNamespace(get_file_from_path=lambda path: None)
     )
     tutorial = hooks.tutorial(DOCS / "tutorials" / "read-a-profile.ipynb")
-    assert "[metrics](metrics.md#sink), ![x](images/improve.png)" in made
+    assert "[metrics](metrics.md#conventions), ![x](images/layers.png)" in made
     assert "[Download the notebook](read-a-profile.ipynb)" in tutorial
     assert ("colab.research.google.com/github/some/where/blob" in tutorial) is published
     if published:
@@ -148,21 +178,22 @@ def test_every_picture_is_shown_and_has_a_source() -> None:
 
 
 def test_pictures_that_the_build_draws_are_drawn_as_their_list_says() -> None:
-    made = load("pictures")
-    drawn = {name for names in made.SCRIPTS.values() for name in names}
+    pictures = load("pictures")
+    drawn = {name for names in pictures.SCRIPTS.values() for name in names}
     assert drawn <= {path.name for path in (DOCS / "images").glob("*.png")}
-    told = dict(
+    commands = dict(
         line.split(": ", 1)
         for line in (DOCS / "images" / "sources.txt").read_text(encoding="utf-8").splitlines()[2:]
     )
-    for script, names in made.SCRIPTS.items():
-        assert told[", ".join(names)] == f"python docs/{script}"
+    for script, names in pictures.SCRIPTS.items():
+        assert commands[", ".join(names)] == f"python docs/{script}"
 
 
-def test_a_script_draws_where_it_is_told_to(
+def test_a_script_draws_into_the_given_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = load("pictures")
-    monkeypatch.setattr(made, "SCRIPTS", {"draw_improve.py": ["improve.png"]})
-    assert [path.name for path in made.draw(tmp_path / "images")] == ["improve.png"]
-    assert (tmp_path / "images" / "improve.png").read_bytes()[:4] == b"\x89PNG"
+    pictures = load("pictures")
+    monkeypatch.setattr(pictures, "SCRIPTS", {"draw_layers.py": ["layers.png", "choice.png"]})
+    drawn = pictures.draw(tmp_path / "images")
+    assert [path.name for path in drawn] == ["layers.png", "choice.png"]
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in drawn)

@@ -1,5 +1,0 @@
-"""The profile that the page chooses from."""
-
-import layerscope
-
-layerscope.profile("smollm2-135m", "texts.txt", out="runs/my-profile", progress=False)
