@@ -35,7 +35,7 @@ class Column:
 
     `role` says whether it tells where (`place`), what (`key`; together they tell rows apart) or how
     much (`value`). `of` takes a row's value from what was measured, for columns of a profile.
-    What each means is in docs/reference/files.md.
+    docs/report.md explains them.
     """
 
     name: str

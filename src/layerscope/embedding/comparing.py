@@ -31,7 +31,7 @@ _CLEARLY_FASTER = 1.5
 """The ratio of speeds from which on a tied model is taken for its speed."""
 _TRAINED = (
     "trained for embeddings, and such an encoder beat improved small models on average, not "
-    "everywhere (docs/comparison.md)"
+    "everywhere (docs/embed.md)"
 )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from layerscope.capture.anatomy import Anatomy, Residual, Tap
+from layerscope.capture.hooks import Anatomy, Residual, Tap
 from layerscope.core.plugins import Registry
 from layerscope.errors import ModelError
 from layerscope.models import modules
@@ -232,7 +232,7 @@ class GenericFamily(Family):
         return ModelError(
             f"the blocks and the final norm of {type(module).__name__} could not be determined: "
             f"{problem}. Pass `family` if the model has the structure of a known one, or add a "
-            "family (docs/how-to/extend.md)."
+            "family (docs/extend.md)."
         )
 
 

@@ -139,7 +139,7 @@ def _leading_tokens(module: nn.Module, last_block: nn.Module, family: ImageFamil
     if ahead < 0:
         raise ModelError(
             f"{type(module).__name__} has {counts[-1]} tokens for {patches} patches: its parts "
-            "cannot be found. Add a family for it (docs/how-to/extend.md)."
+            "cannot be found. Add a family for it (docs/extend.md)."
         )
     return ahead
 

@@ -148,7 +148,7 @@ def read_plan(source: str | Path | Mapping[str, Any]) -> SweepPlan:
         base = path.parent
     elif path.suffix or path.name != str(source):
         raise PlanError(
-            f"there is no file {str(source)!r}. Give a YAML file (docs/clusters.md shows one), or "
+            f"there is no file {str(source)!r}. Give a YAML file (docs/sweeps.md shows one), or "
             f"{', '.join(recipes())}."
         )
     else:
