@@ -34,7 +34,7 @@ NIGHTLY = (
     "tests/choose/labels/test_decide.py::test_the_gain_is_not_that_of_a_lucky_winner[judged",
     "tests/choose/labels/test_decide.py::test_the_gain_is_not_that_of_a_lucky_winner[scored",
     # further sizes, kinds and formats of what a test of `make test` shows
-    "tests/docs/test_site.py::test_a_script_draws_where_it_is_told_to",
+    "tests/docs/test_site.py::test_a_script_draws_into_the_given_folder",
     "tests/evaluation/test_budget.py::test_a_grid_that_does_not_fit",
     "tests/evaluation/test_evaluate.py::test_damaged_results_are_told[flip",
     "tests/evaluation/test_evaluate.py::test_float16_changes_scores",
