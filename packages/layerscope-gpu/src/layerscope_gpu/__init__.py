@@ -21,8 +21,8 @@ from layerscope_gpu.eigenvalues import (
 from layerscope_gpu.passes import fast_passes, find_shortcuts
 
 INTERFACE = 8
-"""The version of the functions that layerscope calls. It rises when one of them is added, removed or
-changed; layerscope accepts only the version that it was written for."""
+"""The version of the functions that layerscope calls. It rises when one of them is added, removed
+or changed; layerscope accepts only the version that it was written for."""
 
 __all__ = [
     "INTERFACE",

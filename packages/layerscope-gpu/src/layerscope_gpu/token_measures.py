@@ -30,8 +30,8 @@ _HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Request:
-    """The requested measures, and a function `space(like)` that returns memory for one more batch of
-    matrices like the given one."""
+    """The requested measures, and a function `space(like)` that returns memory for one more batch
+    of matrices like the given one."""
 
     options: Options
     entropy: bool = True
@@ -92,7 +92,8 @@ def prepare_tokens(
     dtype: torch.dtype = torch.float32,
     total: Tensor | None = None,
 ) -> PreparedTokens:
-    """Return the result of layerscope's `prepare_tokens`, from one kernel where that is possible."""
+    """Return the result of layerscope's `prepare_tokens`, from one kernel where that is
+    possible."""
     count, width = states.shape[1:]
     options = request.options
     flags = {"entropy": request.entropy, "curvature": request.curvature}
@@ -131,8 +132,8 @@ def prepare_gram(gram: Tensor, facts: TokenFacts, request: Request) -> PreparedT
 def prepare_rows(centered: Tensor, facts: TokenFacts, request: Request) -> PreparedTokens:
     """Return the measures of states (B, T, D), float32, that are centered without the sink.
 
-    The matrices are D×D and have the nonzero eigenvalues of the T×T ones. Products are rounded as in
-    `centered_gram`.
+    The matrices are D×D and have the nonzero eigenvalues of the T×T ones. Products are rounded as
+    in `centered_gram`.
     """
     dtype = row_dtype(centered, facts.dtype, request) if request.entropy else None
     measured = tokens.measure_rows(
@@ -201,7 +202,8 @@ def entropy_kernel(n: int, options: Options) -> str | None:
 
 
 def joined(batches: Sequence[Tensor]) -> Tensor:
-    """Return `torch.cat` along the first dimension, as a view if the batches are neighbors in memory.
+    """Return `torch.cat` along the first dimension, as a view if the batches are neighbors in
+    memory.
 
     Other batches are copied one by one, since cat's kernel is far below memory speed.
     """

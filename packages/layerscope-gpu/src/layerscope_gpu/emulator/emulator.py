@@ -2,8 +2,8 @@
 
 g++ compiles a kernel's source with `shim.hpp` and links it to `runtime.cpp`; the result is kept in
 the folder for temporary files. Every launch runs twice, with the threads of a block in opposite
-orders: if the results differ, a barrier is missing. Tensors are copied to memory with guard bytes on
-both sides, so that writes outside of a tensor are reported and reads there give NaN.
+orders: if the results differ, a barrier is missing. Tensors are copied to memory with guard bytes
+on both sides, so that writes outside of a tensor are reported and reads there give NaN.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""MTEB's tasks for layerscope: described as plain numbers, and scored on a device at all layers together."""
+"""MTEB's tasks as numbers, scored on a device at all layers together."""

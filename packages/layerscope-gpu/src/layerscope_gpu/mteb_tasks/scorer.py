@@ -1,8 +1,8 @@
-"""Scoring on a device: a task's data are read once, and all its layers and readouts are scored
+"""Score tasks on a device: a task's data are read once, and all layers and readouts are scored
 together.
 
-Results are files of their own, next to those that mteb's code would make, and say what made them. A
-task that has steps of its own in mteb is scored by mteb.
+Results are separate files next to mteb's and record that this code made them. mteb scores tasks
+that override its base classes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,27 +34,27 @@ from layerscope_gpu.scoring.kmeans import Clustering, cluster
 from layerscope_gpu.scoring.ranking import Pairs, Ranking, pair_scores, rank_scores
 from layerscope_gpu.scoring.regression import Classification, classify
 
-_SHARE = 4  # part of the free memory of a device that vectors may take at a time
-_HOST_BYTES = 2**30
-_MOST_BYTES = 2**33  # vectors that are scored together, on a CPU and on a GPU at most
-_READ_BYTES = 2**32  # of vectors on their way from the disk
+_HOST_BYTES = 2**30  # of vectors that are scored together on a CPU
+_MOST_BYTES = 2**33  # of vectors that are scored together on a GPU, at most
+_SHARE = 4  # which are at most a fourth of its free memory
+_READ_BYTES = 2**32  # of vectors that are read from the disk at once
 _READERS = 4
 _WRITERS = 8
 
 
 @dataclass
 class DeviceScoring:
-    """Scores jobs on a device. Each result says which code made it, why, and how many fits
+    """Scores jobs on a device; each result records its code and the share of fits that
     converged."""
 
     device: torch.device
     stopped: threading.Event = field(default_factory=threading.Event)
-    """Set by another thread: no more layers are begun."""
+    """Set by another thread to start no more layers."""
 
     @staticmethod
     def texts_of(task: Any) -> list[str]:
-        """Every text that a task encodes, in mteb's order, by the task's description: nothing is
-        fitted. Without one, by mteb."""
+        """Return every text that a task encodes, in mteb's order, from its description without
+        fits; from mteb if it has none."""
         place_of: dict[str, int] = {}
         reseed(task)
         try:
@@ -72,14 +72,14 @@ class DeviceScoring:
         self, context: ScoringContext, task: OpenTask, jobs: Sequence[ScoreJob]
     ) -> Iterator[ScoreResult]:
         """Write and yield the results of jobs of one task as they are done."""
-        # a new thread begins on the first GPU
+        # the current GPU of a new thread is the first one
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         with on_device:
             reseed(task.task)
             yield from self._run(context, task, parts_of(task.task, task.rows), jobs)
 
     def facts(self, results: Sequence[ScoreResult]) -> dict[str, Any]:
-        """Return facts for the manifest, from all results, those of an earlier run included."""
+        """Return facts for the manifest from all results, including those of an earlier run."""
         reasons = {
             result.task: result.mteb_reason
             for result in results
@@ -103,7 +103,7 @@ class DeviceScoring:
         rows = len(task.row_of)
         size = 4 * context.width * rows
         step = max(1, self.room() // size)
-        # a result is synced to disk: one after the other they would wait
+        # several threads, since each result is synced to disk
         with (
             ThreadPoolExecutor(self.readers(size)) as readers,
             ThreadPoolExecutor(_WRITERS) as writers,
@@ -124,7 +124,7 @@ class DeviceScoring:
                     )
                     seconds = (time.perf_counter() - clock) / len(readable)
                     finish = partial(_finished, context, task.task, converged, seconds)
-                    del vectors  # before there are the next ones
+                    del vectors  # free the memory for the next ones
                     yield from writers.map(finish, [batch[i] for i in readable], scored)
                 clock = time.perf_counter()
 
@@ -133,7 +133,7 @@ class DeviceScoring:
         return max(1, min(_READERS, (os.cpu_count() or 1) // 4, _READ_BYTES // max(1, 2 * vectors)))
 
     def room(self) -> int:
-        """Bytes of vectors that are read and scored together."""
+        """Return the bytes of vectors that are read and scored together."""
         if self.device.type == "cuda":
             return min(_MOST_BYTES, int(torch.cuda.mem_get_info(self.device)[0] // _SHARE))
         return _HOST_BYTES
@@ -141,8 +141,8 @@ class DeviceScoring:
     def _scored(
         self, subsets: Sequence[Part], vectors: torch.Tensor
     ) -> tuple[list[list[tuple[Part, float, ItemScores | None]]], float | None]:
-        """Scores and items of every layer, part by part, and the share of fits that converged, if
-        any."""
+        """Return scores and items of every layer for each part, and the share of fits that
+        converged, if any."""
         out: list[list[tuple[Part, float, ItemScores | None]]] = [[] for _ in vectors]
         shares = []
         for subset in subsets:
@@ -154,7 +154,7 @@ class DeviceScoring:
 
 
 def _read(task: OpenTask, job: ScoreJob, out: torch.Tensor) -> str | None:
-    """Put a job's vectors into a tensor; return why they cannot be scored, if so."""
+    """Copy a job's vectors into a tensor; return the reason if they cannot be scored."""
     try:
         out.copy_(torch.from_numpy(task.vectors(job)))
     except Undefined as reason:
@@ -176,9 +176,8 @@ def _finished(
     for subset, score, items in scored:
         if items is not None and len(items.values) > 1:
             items_by_part[subset.split, subset.subset] = items
-        scores.append(
-            SplitScore(subset.split, subset.subset, score if np.isfinite(score) else None)
-        )
+        value = score if np.isfinite(score) else None
+        scores.append(SplitScore(subset.split, subset.subset, value))
     result = replace(
         job.scored(task, scores), scoring="device", converged=converged, seconds=seconds
     )
@@ -189,28 +188,19 @@ def _finished(
 def score_problem(
     vectors: torch.Tensor, problem: Problem, memory: int = 2**28
 ) -> tuple[np.ndarray, list[ItemScores], float | None]:
-    """Scores of vectors (layers, texts, D), the items they are made of, and the share of fits that
-    converged, if any."""
+    """Score vectors (layers, texts, D); return scores, the items behind them, and the share of fits
+    that converged, if any."""
     if isinstance(problem, Classification):
         classified = classify(vectors, problem, memory=memory)
-        return (
-            classified.scores,
-            [ItemScores("mean", row) for row in classified.items],
-            classified.converged,
-        )
+        items = [ItemScores("mean", row) for row in classified.items]
+        return classified.scores, items, classified.converged
     if isinstance(problem, Clustering):
         values = cluster(vectors, problem, memory=memory)
         return values.mean(1), [ItemScores("mean", row) for row in values], None
     if isinstance(problem, Pairs):
         scores, values = pair_scores(vectors, problem)
-        return (
-            scores,
-            [
-                ItemScores("ap" if problem.labeled else "spearman", row, problem.gold)
-                for row in values
-            ],
-            None,
-        )
+        kind: Literal["ap", "spearman"] = "ap" if problem.labeled else "spearman"
+        return scores, [ItemScores(kind, row, problem.gold) for row in values], None
     assert isinstance(problem, Ranking)
-    scores, items = rank_scores(vectors, problem)
-    return scores, [ItemScores("mean", row) for row in items], None
+    scores, values = rank_scores(vectors, problem)
+    return scores, [ItemScores("mean", row) for row in values], None

@@ -1,9 +1,9 @@
 """Blocks with parallel attention and MLP (GPT-NeoX, Pythia): their sum, and the next block's two
 norms of it, in one kernel.
 
-torch adds twice and reads the sum twice more, which is a tenth of a pass of a model like Pythia-410M
-on an H200. The kernel rounds where those steps round. Blocks are recognized by their attributes, and
-a pass is run both ways: unless all bits agree, the blocks' own code is used.
+torch adds twice and reads the sum twice more, which is a tenth of a pass of a model like
+Pythia-410M on an H200. The kernel rounds where those steps round. Blocks are recognized by their
+attributes, and a pass is run both ways: unless all bits agree, the blocks' own code is used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rotary position embedding of queries and keys in one CUDA kernel, with the same bits.
 
-transformers rotates queries and keys in eight steps that each read and write all of them, which is a
-third of a pass of a model like Pythia-410M on an H200. The kernel rounds where those steps round, so
-no number changes. A model's own function is recognized by its results: on a few tensors they must
-equal the kernel's, bit by bit.
+transformers rotates queries and keys in eight steps that each read and write all of them, which is
+a third of a pass of a model like Pythia-410M on an H200. The kernel rounds where those steps round,
+so no number changes. A model's own function is recognized by its results: on a few tensors they
+must equal the kernel's, bit by bit.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ __device__ __forceinline__ Eight turn(const Eight& x, const Eight& other, const 
 
 // Queries, then keys: (batch, heads, tokens, across), read with these strides and written with the
 // heads of a token next to each other. The first `turned` numbers of a head are rotated, in pairs
-// half of that apart; the others are copied. A block takes ROWS tokens, and a thread eight numbers of
-// each, or eight pairs. Numbers to copy are read for all tokens before any is written.
+// half of that apart; the others are copied. A block takes ROWS tokens, and a thread eight numbers
+// of each, or eight pairs. Numbers to copy are read for all tokens before any is written.
 extern "C" __global__ void __launch_bounds__(256)
 rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_out, u16* k_out,
        int batch, int q_heads, int k_heads, int tokens, int across, int turned, int q_batch,
@@ -120,8 +120,8 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
   }
 }
 
-// The same in place, without copies. A thread takes eight numbers of a head, of ROWS tokens; another
-// thread of its warp has the other numbers of the pairs. A warp takes as many heads as fit.
+// The same in place, without copies. A thread takes eight numbers of a head, of ROWS tokens;
+// another thread of its warp has the other numbers of the pairs. A warp takes as many heads as fit.
 extern "C" __global__ void __launch_bounds__(256)
 rotate_in_place(u16* q, u16* k, const u16* cosine, const u16* sine, int batch, int q_heads,
                 int k_heads, int tokens, int turned, int q_batch, int q_head, int q_token,

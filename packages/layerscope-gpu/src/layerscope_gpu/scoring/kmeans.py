@@ -1,10 +1,9 @@
-"""V-measures of k-means, as mteb runs it: scikit-learn's mini-batch k-means, one set of texts after
-the other.
+"""V-measures of scikit-learn's mini-batch k-means, as mteb runs it, on one set of texts after the
+other.
 
-All layers of a set run together. They share the random numbers that scikit-learn would draw for
-each: first centers, batches and restarts of small clusters are the same draws of the same
-generator. Distances are taken from vectors less the set's mean, which changes none of them and
-loses fewer digits.
+All layers of a set run together. Each uses the random numbers that scikit-learn would draw for it:
+first centers, batches and restarts of small clusters are the same draws of the same generator. The
+set's mean is subtracted from vectors first, which keeps distances and loses fewer digits.
 """
 
 from __future__ import annotations
@@ -16,15 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# defaults of scikit-learn's MiniBatchKMeans
 _MAX_ITER = 100
 _NO_IMPROVEMENT = 10
-_REASSIGN = 0.01  # of scikit-learn's class
+_REASSIGN = 0.01
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """Sets of texts (numbers of rows) with labels from 0, and into how many clusters each is put;
-    one is as good as solved."""
+    """Sets of texts (numbers of rows), their labels from 0, and the number of clusters of each.
+
+    A set with one cluster has the V-measure 1.
+    """
 
     sets: tuple[np.ndarray, ...]
     labels: tuple[np.ndarray, ...]
@@ -34,7 +36,7 @@ class Clustering:
 
 
 def cluster(vectors: Tensor, problem: Clustering, *, memory: int = 2**28) -> np.ndarray:
-    """V-measures (layers, sets) of vectors (layers, texts, D)."""
+    """Return V-measures (layers, sets) of vectors (layers, texts, D)."""
     out = np.ones((len(vectors), len(problem.sets)))
     for column, (rows, gold, count) in enumerate(
         zip(problem.sets, problem.labels, problem.clusters, strict=True)
@@ -52,73 +54,71 @@ def cluster(vectors: Tensor, problem: Clustering, *, memory: int = 2**28) -> np.
 
 
 def assign(x: Tensor, clusters: int, batch: int, seed: int) -> Tensor:
-    """The cluster (layers, n) of each of the vectors (layers, n, D)."""
+    """Return the cluster (layers, n) of each of the vectors (layers, n, D)."""
+
+    def on_device(values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values, device=x.device)
+
     layers, n, _ = x.shape
     batch = min(batch, n)
     weights = np.full(n, 1 / n, dtype=np.float32)
-    shared = np.random.RandomState(seed)
+    random = np.random.RandomState(seed)
     start_size = min(n, 3 * batch if 3 * batch >= clusters else 3 * clusters)
-    shared.randint(
-        0, n, start_size
-    )  # scikit-learn draws a set to compare several beginnings on; there is one
-    rows = shared.randint(0, n, start_size) if start_size < n else np.arange(n)
-    centers = _first_centers(x[:, torch.as_tensor(rows, device=x.device)], clusters, shared)
-    generators = [
-        shared
-    ] * layers  # a layer has one of its own once it has drawn what others have not
+    random.randint(0, n, start_size)  # scikit-learn's set for comparing several starts
+    rows = random.randint(0, n, start_size) if start_size < n else np.arange(n)
+    centers = _first_centers(x[:, on_device(rows)], clusters, random)
+    # a layer gets a separate generator when it draws numbers that the other layers do not
+    generators = [random] * layers
     counts = torch.zeros(layers, clusters, device=x.device)
     since = np.zeros(layers, int)
     mean = np.full(layers, np.nan)
     best = np.full(layers, np.inf)
     idle = np.zeros(layers, int)
     final = torch.empty_like(centers)
-    open_ = np.arange(layers)
+    active = np.arange(layers)
     alpha = min(1.0, batch * 2 / (n + 1))
     for step in range(_MAX_ITER * n // batch):
         drawn: dict[int, np.ndarray] = {}
-        for i in open_:
+        for i in active:
             if id(generators[i]) not in drawn:
                 drawn[id(generators[i])] = generators[i].choice(n, batch, p=weights, replace=True)
-        places = torch.as_tensor(
-            np.stack([drawn[id(generators[i])] for i in open_]), device=x.device
-        )
-        layers_left = torch.as_tensor(open_, device=x.device)
-        points = x[layers_left[:, None], places]
-        labels, near = _nearest(points, centers)
-        inertia = near.clamp_min_(0).sum(1, dtype=torch.float64).cpu().numpy() / batch
+        places = on_device(np.stack([drawn[id(generators[i])] for i in active]))
+        rows_left = on_device(active)
+        points = x[rows_left[:, None], places]
+        labels, distances = _nearest(points, centers)
+        inertia = distances.clamp_min_(0).sum(1, dtype=torch.float64).cpu().numpy() / batch
         empty = (counts == 0).any(1).cpu().numpy()
-        centers, counts = _moved(points, labels, centers, counts)
-        since[open_] += batch
-        restart = empty | (since[open_] >= 10 * clusters)
+        centers, counts = _move_centers(points, labels, centers, counts)
+        since[active] += batch
+        restart = empty | (since[active] >= 10 * clusters)
         if restart.any():
-            since[open_[restart]] = 0
-            _restart(points, centers, counts, open_, np.flatnonzero(restart), generators, shared)
+            since[active[restart]] = 0
+            _restart(points, centers, counts, active, np.flatnonzero(restart), generators, random)
         if step == 0:
             continue
-        mean[open_] = np.where(
-            np.isnan(mean[open_]), inertia, mean[open_] * (1 - alpha) + inertia * alpha
+        mean[active] = np.where(
+            np.isnan(mean[active]), inertia, mean[active] * (1 - alpha) + inertia * alpha
         )
-        better = mean[open_] < best[open_]
-        idle[open_] = np.where(better, 0, idle[open_] + 1)
-        best[open_] = np.where(better, mean[open_], best[open_])
-        ended = idle[open_] >= _NO_IMPROVEMENT
+        better = mean[active] < best[active]
+        idle[active] = np.where(better, 0, idle[active] + 1)
+        best[active] = np.where(better, mean[active], best[active])
+        ended = idle[active] >= _NO_IMPROVEMENT
         if ended.any():
-            final[layers_left[torch.as_tensor(ended, device=x.device)]] = centers[
-                torch.as_tensor(ended, device=x.device)
-            ]
-            stay = torch.as_tensor(~ended, device=x.device)
-            open_ = open_[~ended]
+            done = on_device(ended)
+            final[rows_left[done]] = centers[done]
+            stay = ~done
+            active = active[~ended]
             centers = centers[stay]
             counts = counts[stay]
-            if not len(open_):
+            if not len(active):
                 break
-    if len(open_):
-        final[torch.as_tensor(open_, device=x.device)] = centers
+    if len(active):
+        final[on_device(active)] = centers
     return _nearest(x, final)[0]
 
 
 def _nearest(points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest center of each point, and the squared distance to it."""
+    """Return the nearest center of each point, and the squared distance to it."""
     distances = torch.baddbmm(
         centers.square().sum(2)[:, None], points, centers.transpose(1, 2), alpha=-2
     )
@@ -127,18 +127,18 @@ def _nearest(points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _first_centers(x: Tensor, clusters: int, random: np.random.RandomState) -> Tensor:
-    """k-means++ with several candidates per center, of which the best stays."""
+    """Return centers by k-means++ with several candidates per center, of which it takes the
+    best."""
     layers, n, width = x.shape
     trials = 2 + int(np.log(clusters))
     norms = x.square().sum(2)
     weights = np.ones(n, dtype=np.float32)
     layer_numbers = torch.arange(layers, device=x.device)
-    chosen = torch.full(
-        (layers,), int(random.choice(n, p=weights / weights.sum())), device=x.device
-    )
+    start = int(random.choice(n, p=weights / weights.sum()))
+    chosen = torch.full((layers,), start, device=x.device)
     centers = torch.empty(layers, clusters, width, device=x.device)
-    centers[:, 0] = x[layer_numbers, chosen]
-    closest = _from(x, norms, chosen[:, None])[:, 0]
+    centers[:, 0] = x[:, start]
+    closest = _distances(x, norms, chosen[:, None])[:, 0]
     for c in range(1, clusters):
         host = closest.cpu().numpy()
         thresholds = random.uniform(size=trials) * host.sum(1, keepdims=True)
@@ -147,7 +147,7 @@ def _first_centers(x: Tensor, clusters: int, random: np.random.RandomState) -> T
             [np.searchsorted(row, value) for row, value in zip(sums, thresholds, strict=True)]
         )
         candidates = torch.as_tensor(np.minimum(places, n - 1), device=x.device)
-        distances = torch.minimum(closest[:, None], _from(x, norms, candidates))
+        distances = torch.minimum(closest[:, None], _distances(x, norms, candidates))
         best = distances.sum(2).argmin(1)
         closest = distances[layer_numbers, best]
         chosen = candidates[layer_numbers, best]
@@ -155,8 +155,8 @@ def _first_centers(x: Tensor, clusters: int, random: np.random.RandomState) -> T
     return centers
 
 
-def _from(x: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
-    """Squared distances (layers, rows, n) of all vectors from some of them."""
+def _distances(x: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
+    """Return the squared distances (layers, rows, n) of all vectors from the chosen rows."""
     chosen = torch.gather(x, 1, rows[:, :, None].expand(-1, -1, x.shape[2]))
     chosen_norms = torch.gather(norms, 1, rows)[:, :, None]
     return torch.baddbmm(
@@ -164,28 +164,27 @@ def _from(x: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
     ).clamp_min_(0)
 
 
-def _moved(
+def _move_centers(
     points: Tensor, labels: Tensor, centers: Tensor, counts: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Centers as the means of all points that were theirs so far."""
+    """Return centers as the means of all their points so far, and the numbers of these points."""
     membership = torch.nn.functional.one_hot(labels, centers.shape[1]).float()
     new = counts + membership.sum(1)
     sums = torch.baddbmm(centers * counts[:, :, None], membership.transpose(1, 2), points)
-    return torch.where(
-        (new > counts)[:, :, None], sums / new.clamp_min(1)[:, :, None], centers
-    ), new
+    means = sums / new.clamp_min(1)[:, :, None]
+    return torch.where((new > counts)[:, :, None], means, centers), new
 
 
 def _restart(
     points: Tensor,
     centers: Tensor,
     counts: Tensor,
-    open_: np.ndarray,
+    active: np.ndarray,
     restarted: np.ndarray,
     generators: list[np.random.RandomState],
     shared: np.random.RandomState,
 ) -> None:
-    """Put the centers of very small clusters on points of the batch, as scikit-learn does."""
+    """Move the centers of very small clusters to points of the batch, as scikit-learn does."""
     batch = points.shape[1]
     host = counts[torch.as_tensor(restarted, device=points.device)].cpu().numpy()
     for i, sizes in zip(restarted, host, strict=True):
@@ -194,7 +193,7 @@ def _restart(
             small[np.argsort(sizes)[int(0.5 * batch) :]] = False
         if not small.any():
             continue
-        layer = int(open_[i])
+        layer = int(active[i])
         generator = generators[layer]
         if generator is shared:
             generator = generators[layer] = copy.deepcopy(shared)
@@ -205,10 +204,10 @@ def _restart(
 
 
 def v_measures(labels: Tensor, gold: np.ndarray) -> np.ndarray:
-    """The V-measure of each row of clusters (layers, n) against labels (n,) from 0.
+    """Return the V-measure of each row of clusters (layers, n) against labels (n,) from 0.
 
-    >>> v_measures(torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]), np.array([1, 1, 0, 0])).round(3).tolist()
-    [1.0, 0.0]
+    >>> v_measures(torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]), np.array([1, 1, 0, 0])).round(3)
+    array([1., 0.])
     """
     n_labels = int(gold.max()) + 1
     clusters = int(labels.max()) + 1
@@ -219,10 +218,8 @@ def v_measures(labels: Tensor, gold: np.ndarray) -> np.ndarray:
         layers, clusters, n_labels
     )
     share = table.double().cpu().numpy() / n
-    by_cluster = share.sum(2)
-    by_class = share.sum(1)
-    h_cluster = _entropy(by_cluster)
-    h_class = _entropy(by_class)
+    h_cluster = _entropy(share.sum(2))
+    h_class = _entropy(share.sum(1))
     h_both = _entropy(share.reshape(layers, -1))
     shared = np.maximum(h_cluster + h_class - h_both, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):

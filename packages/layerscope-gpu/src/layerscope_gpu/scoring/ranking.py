@@ -1,7 +1,7 @@
-"""Scores that need no fit: pairs against gold values or labels, documents ranked for queries.
+"""Scores that need no fit: pairs against gold values or labels, and documents ranked for queries.
 
-Cosines are computed as mteb's evaluators do, in float32 and from the same formula, since equal
-vectors must stay equal ranks.
+Cosines are computed as in mteb's evaluators, in float32 and by the same formula, so that equal
+vectors have equal ranks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of texts (numbers of rows) with a gold value each; `labeled`: 1 for those that belong
-    together, else 0."""
+    """Pairs of texts (numbers of rows) with a gold value each.
 
-    first: np.ndarray
-    second: np.ndarray
+    With `labeled`, it is 1 for texts that belong together and 0 for others.
+    """
+
+    texts_a: np.ndarray
+    texts_b: np.ndarray
     gold: np.ndarray
     labeled: bool = False
     measures: tuple[str, ...] = ("cosine",)
@@ -28,13 +30,13 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Queries and documents (numbers of rows), what is judged, and what is counted.
+    """Queries and documents (numbers of rows), their judgments, and the measure.
 
-    `pairs`: which documents are ranked for which queries, as two rows of places in `documents` and
-    `queries`; None: all for all. `groups`: queries that are parts of one have one number, and a
-    document's best score counts. `judged`: three rows: number of a group, place of a document (−1:
-    it is not there), grade. `order` breaks ties: the larger goes first, as trec_eval has it.
-    `skip`: the document of each query that is left out, or −1.
+    `pairs` lists the documents that are ranked for queries, as two rows of places in `documents`
+    and `queries`; None ranks all for all. Queries of one group count as one, with a document's best
+    score. `judged` has three rows: number of a group, place of a document (−1 for a missing one),
+    grade. `order` breaks ties: the larger comes first, as in trec_eval. `skip` is the place of the
+    document that is left out for each query, or −1.
     """
 
     queries: np.ndarray
@@ -52,11 +54,10 @@ MEASURES = ("similarity", "cosine", "manhattan", "euclidean", "dot")
 
 
 def pair_values(vectors: Tensor, problem: Pairs, measure: str, block: int = 2**26) -> Tensor:
-    """Return the similarity of the texts of each pair (layers, pairs); of distances the negative."""
+    """Return the similarity of the texts of each pair (layers, pairs), or the negative distance."""
     layers, _, width = vectors.shape
-    rows_a, rows_b = (
-        torch.as_tensor(rows, device=vectors.device) for rows in (problem.first, problem.second)
-    )
+    rows_a = torch.as_tensor(problem.texts_a, device=vectors.device)
+    rows_b = torch.as_tensor(problem.texts_b, device=vectors.device)
     out = torch.empty(layers, len(rows_a), device=vectors.device)
     step = max(1, block // (layers * width))
     for start in range(0, len(rows_a), step):
@@ -70,18 +71,20 @@ def pair_values(vectors: Tensor, problem: Pairs, measure: str, block: int = 2**2
         elif measure == "euclidean":
             value = -torch.linalg.vector_norm(a - b, dim=2)
         else:
-            a, b = (
-                x / torch.linalg.vector_norm(x, dim=2, keepdim=True).clamp_min(1e-12)
-                for x in (a, b)
-            )
+            a = _unit(a)
+            b = _unit(b)
             value = (a * b).sum(2) if measure == "similarity" else 1 - (a - b).square_().sum(2) / 2
         out[:, columns] = value
     return out
 
 
+def _unit(rows: Tensor) -> Tensor:
+    return rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_min(1e-12)
+
+
 def pair_scores(vectors: Tensor, problem: Pairs) -> tuple[np.ndarray, np.ndarray]:
-    """Scores (layers,) and the values (layers, pairs) that they come from: of several measures,
-    each layer's best."""
+    """Return scores (layers,) and the values (layers, pairs) behind them, of each layer's best
+    measure."""
     gold = torch.as_tensor(problem.gold, dtype=torch.float64, device=vectors.device)
     best = torch.full((len(vectors),), -torch.inf, dtype=torch.float64, device=vectors.device)
     best_values = torch.empty(len(vectors), len(gold), device=vectors.device)
@@ -107,8 +110,7 @@ def _runs(ordered: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _spearman(values: Tensor, gold: Tensor) -> Tensor:
-    """Spearman's ρ of each row (layers, n) against gold values (n,); NaN where a row is
-    constant."""
+    """Return Spearman's ρ of each row (layers, n) with gold values (n,), NaN for a constant row."""
 
     def ranks(numbers: Tensor) -> Tensor:
         ordered, order = numbers.sort(-1)
@@ -124,7 +126,7 @@ def _spearman(values: Tensor, gold: Tensor) -> Tensor:
 
 
 def _average_precision(values: Tensor, relevant: Tensor) -> Tensor:
-    """Area under precision over recall of each row's ranking, ties taken together."""
+    """Return the average precision of each row's ranking, with ties ranked together."""
     ordered, order = values.sort(-1, descending=True)
     hit = relevant[order]
     last = _runs(ordered)[1]
@@ -134,14 +136,14 @@ def _average_precision(values: Tensor, relevant: Tensor) -> Tensor:
 def rank_scores(
     vectors: Tensor, problem: Ranking, block: int = 2**26
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores (layers,), and each query's part in them (layers, groups of queries)."""
+    """Return scores (layers,) and those of each group of queries (layers, groups)."""
     ranker = _Ranker(problem, vectors.device, block)
     items = torch.stack([ranker.measured(layer) for layer in vectors]).cpu().numpy()
     return items.mean(1).round(5), items
 
 
 class _Ranker:
-    """The parts of a ranking that do not change from layer to layer, on the device."""
+    """A ranking's data that are the same for all layers, on the device."""
 
     def __init__(self, problem: Ranking, device: torch.device, block: int) -> None:
         def moved(values: np.ndarray) -> Tensor:
@@ -159,13 +161,12 @@ class _Ranker:
         document = judged[1].long()
         grade = judged[2].double().clamp_min(0)
         zeros = torch.zeros(self.count, dtype=torch.float64, device=device)
-        self.wanted = zeros.index_add(0, group, (grade > 0).double())
+        self.n_relevant = zeros.index_add(0, group, (grade > 0).double())
         order = torch.argsort(grade, descending=True, stable=True)
         order = order[torch.argsort(group[order], stable=True)]
-        gains = grade[order] / torch.log2(self._ranks(group[order]) + 2.0)
-        self.ideal = zeros.index_add(
-            0, group[order], torch.where(self._ranks(group[order]) < problem.depth, gains, 0.0)
-        )
+        ranks = self._ranks(group[order])
+        gains = torch.where(ranks < problem.depth, grade[order] / torch.log2(ranks + 2.0), 0.0)
+        self.ideal = zeros.index_add(0, group[order], gains)
         is_known = document >= 0
         codes, where = torch.sort(group[is_known] * len(problem.documents) + document[is_known])
         self.codes = codes
@@ -175,9 +176,8 @@ class _Ranker:
             pairs = moved(problem.pairs)
             if problem.skip is not None:
                 pairs = pairs[:, pairs[0] != moved(problem.skip)[pairs[1]]]
-            best_first = torch.argsort(
-                self.order[pairs[0]], descending=True
-            )  # ties stay in this order
+            # later stable sorts keep ties in this order
+            best_first = torch.argsort(self.order[pairs[0]], descending=True)
             self.place, self.asked = pairs[:, best_first]
             slots = self.groups[self.asked] * len(problem.documents) + self.place
             self.slots = slots
@@ -185,7 +185,7 @@ class _Ranker:
                 self.slots, self.slot = torch.unique(slots, return_inverse=True)
 
     def measured(self, layer: Tensor) -> Tensor:
-        """The measure of each group of queries."""
+        """Return the measure of each group of queries."""
         unit = torch.nn.functional.normalize(layer, dim=1)
         if self.problem.pairs is None:
             slots, scores = self._searched(unit)
@@ -212,22 +212,21 @@ class _Ranker:
         if self.problem.measure == "map":
             hit = (grade > 0).double()
             hits = hit.cumsum(0)
-            start = torch.searchsorted(group, group)  # the first of the same group
+            start = torch.searchsorted(group, group)  # the group's first entry
             value = hit * (hits - hits[start] + hit[start]) / (rank + 1)
-            return zeros.index_add(0, group, value) / self.wanted.clamp_min(1)
+            return zeros.index_add(0, group, value) / self.n_relevant.clamp_min(1)
         value = grade / torch.log2(rank + 2.0)
         return zeros.index_add(0, group, value) / self.ideal.clamp_min(1e-30)
 
     @staticmethod
     def _ranks(group: Tensor) -> Tensor:
-        """The place, from 0, of each entry among those of its group, which stand together."""
+        """Return the place, from 0, of each entry in its group; groups are contiguous."""
         return (
             torch.arange(len(group), device=group.device) - torch.searchsorted(group, group)
         ).double()
 
     def _compared(self, unit: Tensor) -> Tensor:
-        """Cosines of the pairs: one by one, or out of the table of all where most of it is
-        needed."""
+        """Return the cosines of the pairs, from the table of all where most of it is needed."""
         out = unit.new_empty(len(self.asked))
         rows, query = torch.unique(self.queries[self.asked], return_inverse=True)
         if len(rows) * len(self.documents) > 8 * len(out):
@@ -252,7 +251,7 @@ class _Ranker:
         return out
 
     def _searched(self, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """The best documents of each query, over blocks of documents."""
+        """Return the best documents of each query and their cosines, by blocks of documents."""
         queries = unit[self.queries]
         documents = unit[self.documents]
         depth = min(self.problem.depth + 1, len(documents))

@@ -1,5 +1,5 @@
-"""Eigenvalues of many float32 matrices on a GPU: reduction to a band, then to tridiagonal form, then
-bisection.
+"""Eigenvalues of many float32 matrices on a GPU: reduction to a band, then to tridiagonal form,
+then bisection.
 
 A reduction column by column reads the trailing matrix once per column: 100 MB per matrix of 512
 rows, which takes longer than the arithmetic. Here a panel of 16 columns costs one read and one
@@ -50,7 +50,7 @@ class BandVariant(NamedTuple):
 
     threads: int
     min_blocks: int
-    each: int  # rows of a thread in the QR of a panel
+    rows: int  # rows of a thread in the QR of a panel
     ahead: int = 3  # groups of 16 columns that are loaded ahead
     chase_threads: int = 256
     chase_blocks: int = 3
@@ -69,7 +69,7 @@ class BandVariant(NamedTuple):
     @property
     def largest(self) -> int:
         """Return the rows of the largest matrix that its registers and its sweeps support."""
-        return min(self.threads * self.each, 2 * self.chase_threads + 2)
+        return min(self.threads * self.rows, 2 * self.chase_threads + 2)
 
     def shared(self, n: int) -> int:
         """Return the bytes of shared memory of the first stage for matrices of n rows."""

@@ -2,8 +2,8 @@
 multiplies by the next one's.
 
 A <- A - V Y' - Y V', written back, and X = A Z, where V, Y and Z have 16 columns and are in shared
-memory. A warp has 16 rows. Tensor cores multiply float16 numbers, of 11 binary digits, so each number
-is the sum of two of them. V, Y and Z are split once, before the pass.
+memory. A warp has 16 rows. Tensor cores multiply float16 numbers, of 11 binary digits, so each
+number is the sum of two of them. V, Y and Z are split once, before the pass.
 """
 
 # reading and writing rows of V, Y and Z in shared memory; sums over warps
@@ -43,9 +43,9 @@ __device__ __forceinline__ float fold(float (&d)[B], int lane) {
 """
 
 STRIP = r"""
-// A row of 16 numbers in shared memory as float16: the first 11 binary digits of 8 numbers, those of
-// the other 8, then the next 11 digits in the same order. All are multiplied by a power of two, so
-// that the second ones are not too small for their format.
+// A row of 16 numbers in shared memory as float16: the first 11 binary digits of 8 numbers, those
+// of the other 8, then the next 11 digits in the same order. All are multiplied by a power of two,
+// so that the second ones are not too small for their format.
 #define UP 256.f
 #ifndef CUDA_ON_CPU
 typedef unsigned shared_address;
@@ -116,8 +116,8 @@ __device__ __forceinline__ void add_product(float* rows, const float* by, int fi
   }
 }
 
-// four 8 x 8 blocks of shared memory, 16 bytes a row, the rows of block p from lanes 8 p to 8 p + 7;
-// or their columns
+// four 8 x 8 blocks of shared memory, 16 bytes a row, the rows of block p from lanes 8 p to 8 p +
+// 7; or their columns
 __device__ __forceinline__ void pieces(unsigned (&x)[4], shared_address at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
       : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at));
@@ -143,14 +143,15 @@ __device__ __forceinline__ void mma_split(float (&c)[4], const unsigned (&a)[4],
   mma(c, a2, b0, b1), mma(c, a, c0, c1), mma(c, a, b0, b1);
 }
 
-// the offset in bytes at which `four` stores quarter q of a row below 16; in rows 16 to 31 of every 32
-// it differs by 32
+// the offset in bytes at which `four` stores quarter q of a row below 16; in rows 16 to 31 of every
+// 32 it differs by 32
 __device__ __forceinline__ int place(int row, int q) {
   return row * 4 * B + 16 * (q ^ ((row >> 1 ^ row >> 3) & 3));
 }
 
-// Load four numbers, and the other 60 of their 256 bytes into the L2 cache: a row's next columns are
-// read soon, and reading 64 bytes at a time is slow. A plain assignment would become four stores.
+// Load four numbers, and the other 60 of their 256 bytes into the L2 cache: a row's next columns
+// are read soon, and reading 64 bytes at a time is slow. A plain assignment would become four
+// stores.
 __device__ __forceinline__ float4 load4(const float* from) {
   float4 x;
   asm volatile("ld.global.L2::256B.v4.f32 {%0,%1,%2,%3}, [%4];"

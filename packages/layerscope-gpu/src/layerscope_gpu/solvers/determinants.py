@@ -27,8 +27,8 @@ from layerscope_gpu.solvers.pieces import SMALLEST_ENTRY, compare_with, known_ca
 SHIFTS = 16
 SMALLEST_SHIFT = 10**-8.2
 LARGEST_SHIFT = 2.4
-# of z log(1 + p / z), from the smallest shift on, then of p and p². They minimize the largest error,
-# as tests/test_determinants.py computes
+# of z log(1 + p / z), from the smallest shift on, then of p and p². They minimize the largest
+# error, as tests/test_determinants.py computes
 WEIGHTS = (
     *(
         -5.14847846,
@@ -119,7 +119,7 @@ def _trial_problem(index: int, variant: BandVariant) -> str | None:
 
 
 DETERMINANTS = r"""
-#define UNSURE 1e-5f  // of the trace, tens of times its rounding, which may change smaller pivots much
+#define UNSURE 1e-5f  // of the trace: tens of times its rounding, which changes smaller pivots
 #define APART 16  // numbers between two bands, so that threads of both can read at once
 // Of bands (count x n x (B + 1)) times `by`, in rows of 18: sums of log(1 + pivot / z) at 16 shifts
 // z, and last the sum of all squares

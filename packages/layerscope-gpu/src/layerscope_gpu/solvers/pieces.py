@@ -16,14 +16,15 @@ LARGEST_TRIAL_ERROR = 2e-5
 SMALLEST_ENTRY = 1e-36  # of the largest entry of a matrix; float32 can represent its inverse
 _COPY_BYTES = 2**30
 
-# An interval that holds all eigenvalues is halved to 2^-28 of its length. The reduction's rounding is
-# much larger, but many equal eigenvalues (zeros of a matrix of low rank) have the same error here,
-# and an entropy adds that up.
+# An interval that holds all eigenvalues is halved to 2^-28 of its length. The reduction's rounding
+# is much larger, but many equal eigenvalues (zeros of a matrix of low rank) have the same error
+# here, and an entropy adds that up.
 BITS = 28
 
 
 def find_problem(solve: Callable[[Tensor], Tensor], n: int, index: int) -> str | None:
-    """Return None if a solver gives the known eigenvalues of matrices of n rows, else the reason."""
+    """Return None if a solver gives the known eigenvalues of matrices of n rows, else the
+    reason."""
     matrices, eigenvalues = known_case(n)
     return compare_with(solve, matrices, eigenvalues, index)
 

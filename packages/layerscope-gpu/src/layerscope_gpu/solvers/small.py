@@ -5,12 +5,12 @@ The kernel reads the matrices once and writes only eigenvalues: one thread block
 it, reduces it to tridiagonal form and bisects. It is used where NVRTC can compile it and a first
 solve is right; cuSOLVER is used otherwise.
 
-The threads of a block form a grid of ROWS x 8. Entry (i, j) belongs to thread (i mod ROWS, j mod 8),
-so that all threads have the same amount of work at any time. Registers are indexed at compile time
-only, with one piece of code per stage of PERIOD columns. A column costs two barriers. Its owners
-write it to shared memory with its sum of squares. Every thread multiplies its entries of the matrix
-by it, and the eight threads of a row add up and write the product. Then every thread updates its
-entries, and the owners of the next column write that.
+The threads of a block form a grid of ROWS x 8. Entry (i, j) belongs to thread (i mod ROWS, j mod
+8), so that all threads have the same amount of work at any time. Registers are indexed at compile
+time only, with one piece of code per stage of PERIOD columns. A column costs two barriers. Its
+owners write it to shared memory with its sum of squares. Every thread multiplies its entries of the
+matrix by it, and the eight threads of a row add up and write the product. Then every thread updates
+its entries, and the owners of the next column write that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from layerscope_gpu.solvers.pieces import BISECTION, find_problem, halvings
 
 
 class RegisterVariant(NamedTuple):
-    """The macros of the kernel: threads per matrix (8 across), tiles of registers per thread, blocks
-    per multiprocessor."""
+    """The macros of the kernel: threads per matrix (8 across), tiles of registers per thread,
+    blocks per multiprocessor."""
 
     threads: int
     tiles: int
@@ -45,8 +45,8 @@ class RegisterVariant(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Return the number of halvings of an interval, after a count at as many points as there are
-        threads, or eigenvalues if these are more."""
+        """Return the number of halvings of an interval, after a count at as many points as there
+        are threads, or eigenvalues if these are more."""
         return halvings(max(self.threads, self.largest))
 
 
@@ -144,8 +144,8 @@ __device__ __forceinline__ float total(const float* part) {
   return s;
 }
 
-// Add up T rows over the eight threads of a row. Each thread gets the sum of one row, or of two if T
-// is more than eight, see `summed_row`.
+// Add up T rows over the eight threads of a row. Each thread gets the sum of one row, or of two if
+// T is more than eight, see `summed_row`.
 template <int T>
 __device__ __forceinline__ void add_up(float (&p)[T], int c) {
   constexpr int whole = T > 8 ? 16 : T > 4 ? 8 : T > 2 ? 4 : T;

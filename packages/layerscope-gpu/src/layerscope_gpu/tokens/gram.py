@@ -1,10 +1,10 @@
-"""All measures of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel with a
-thread block per prompt.
+"""All measures of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel with
+a thread block per prompt.
 
 The kernel computes both prepared matrices (re-centered, rows scaled to length 1), both mean angles
 between successive differences, and the number of differences of length zero. It gives the same as
-`layerscope.metrics.tokens`, which explains the steps, with some 60 small operations fewer per layer,
-and reads the matrices twice instead of five times.
+`layerscope.metrics.tokens`, which explains the steps, with some 60 small operations fewer per
+layer, and reads the matrices twice instead of five times.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """States under the final norm, summed over tokens or centered, without storing the normed states.
 
-A profile with views reads only the mean vector of each view. torch's norm and sum read every layer's
-states three times; a CUDA kernel for half-precision states reads them once. Token measures need a
-dozen such passes, or one more kernel. A norm module is recognized by its results: on a few states
-they must equal the kernel's.
+A profile with views reads only the mean vector of each view. torch's norm and sum read every
+layer's states three times; a CUDA kernel for half-precision states reads them once. Token measures
+need a dozen such passes, or one more kernel. A norm module is recognized by its results: on a few
+states they must equal the kernel's.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _kinds_of: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Kind | None]] =
 Weights = dict[str, Tensor]
 Settings = tuple[Tensor, Tensor, int]
 NormCache = dict[nn.Module, Settings]
-"""Weight, bias and ε of norms as the kernels read them. Use it while the weights cannot change, such
-as during one pass."""
+"""Weight, bias and ε of norms as the kernels read them. Use it while the weights cannot change,
+such as during one pass."""
 
 
 class CenteredStates(NamedTuple):
     """Each prompt's states under a norm.
 
     `total` is their sum over the real tokens (B, D). `before` and `norms` are the tokens' norms
-    before and after the norm (B, T). These are float64. `largest` is the token with the largest norm
-    before it (B,). `centered` are the states minus the mean of all tokens but that one (B, T, D),
-    float32, with zeros as padding.
+    before and after the norm (B, T). These are float64. `largest` is the token with the largest
+    norm before it (B,). `centered` are the states minus the mean of all tokens but that one (B, T,
+    D), float32, with zeros as padding.
     """
 
     total: Tensor
@@ -118,8 +118,8 @@ class _Inputs:
     def write_sums(
         self, out: Tensor, results: list[Tensor] | None = None, means: bool = False
     ) -> None:
-        """Write sums over the tokens of each block, or means, to `out`, and each token's mean, scale
-        and norms to `results` if given."""
+        """Write sums over the tokens of each block, or means, to `out`, and each token's mean,
+        scale and norms to `results` if given."""
         width = self.states.shape[-1]
         macros = _shape(width)
         tensors = [*self.tensors, out, *(results or [self.states] * 4)]
@@ -348,8 +348,8 @@ def _is_centered(result: CenteredStates, sample: Tensor, mask: Tensor, after: Te
 
 
 # CUDA source. A norm's result is rounded as the model would store it, so that the sums are those of
-# the model's values. Sums run over up to sixteen tokens in float32, then in float64. A block works on
-# a part of a text, since a few long texts would leave most of the GPU idle.
+# the model's values. Sums run over up to sixteen tokens in float32, then in float64. A block works
+# on a part of a text, since a few long texts would leave most of the GPU idle.
 
 _COMMON = (
     HALVES
@@ -415,10 +415,10 @@ __device__ __forceinline__ void read_token(uint2* held, const u16* at, int token
   }
 }
 
-// Sums of CHUNK tokens of a text, or with `single` the mean of a text. TEAM warps read a token once,
-// keep it in registers while they compute its mean and scale, and add its normed values to their
-// sums; the next token is loaded meanwhile. With `full`, each token's mean and scale are stored, and
-// its norms before and after the norm.
+// Sums of CHUNK tokens of a text, or with `single` the mean of a text. TEAM warps read a token
+// once, keep it in registers while they compute its mean and scale, and add its normed values to
+// their sums; the next token is loaded meanwhile. With `full`, each token's mean and scale are
+// stored, and its norms before and after the norm.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 normed_sums(const u16* states, const unsigned char* mask, const float* weight, const float* bias,
             double* out, float* means, float* scales, double* before, double* after, int epsilon,

@@ -1,10 +1,10 @@
 """Token measures of prompts with more tokens than dimensions, from two D×D products each instead of
 T×T Gram matrices.
 
-One kernel, with a warp per token, prepares a prompt's centered rows for these products with the sink
-token kept and dropped, and computes the angles between differences of neighbors (`gram.py` serves
-shorter prompts). Differences and lengths are summed from the rows themselves, not from products of
-rows, so that equal states have a difference of exactly zero.
+One kernel, with a warp per token, prepares a prompt's centered rows for these products with the
+sink token kept and dropped, and computes the angles between differences of neighbors (`gram.py`
+serves shorter prompts). Differences and lengths are summed from the rows themselves, not from
+products of rows, so that equal states have a difference of exactly zero.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SOURCE = (
 #define STILL -1.
 #define NONE -2.  // fewer than three tokens from here
 
-// round to eleven bits, which TF32 keeps: a product in TF32 would truncate the others, which has twice
-// the error
+// round to eleven bits, which TF32 keeps: a product in TF32 would truncate the others, which has
+// twice the error
 __device__ __forceinline__ float eleven_bits(float x) {
   const unsigned int u = __float_as_uint(x);
   return x == x ? __uint_as_float((u + 0xfffu + ((u >> 13) & 1u)) & 0xffffe000u) : x;
@@ -44,8 +44,8 @@ __device__ __forceinline__ int next_of(int i, int tokens, const unsigned char* r
   return min(i, tokens);
 }
 
-// a warp computes the squared lengths of x, x - share * far, y - x and z - y, and the product of the
-// last two
+// a warp computes the squared lengths of x, x - share * far, y - x and z - y, and the product of
+// the last two
 __device__ Sums sums_of(const float* x, const float* y, const float* z, const float* far,
                         float share, int width) {
   float own = 0.f, full = 0.f, first = 0.f, second = 0.f, dot = 0.f;
@@ -168,9 +168,9 @@ def measure_rows(
     """Return all measures from rows (B, T, D), float32, minus their mean without the sink, padding
     zero.
 
-    `unit` scales rows to length 1. `absolute` uses angles of |cos| instead of cos. Prepared rows have
-    the given dtype, float16 or float32; None prepares none. Those of half-precision states have
-    eleven bits either way, as many as a product in TF32 keeps.
+    `unit` scales rows to length 1. `absolute` uses angles of |cos| instead of cos. Prepared rows
+    have the given dtype, float16 or float32; None prepares none. Those of half-precision states
+    have eleven bits either way, as many as a product in TF32 keeps.
     """
     norms, mask, sink, state_dtype = facts
     texts, tokens, width = centered.shape
