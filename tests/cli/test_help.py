@@ -160,6 +160,7 @@ def test_examples_run_one_after_the_other(
         assert ended.code == 0, (words, ended.err)
         assert re.search(r"^Next: \S", ended.err, re.MULTILINE), (words, ended.err)
         done.append(name)
+    assert "Next: layerscope doctor" in cli("doctor", "--prune", "1GB").err
     assert load_run(tmp_path / "runs" / "profile").kind == "profile"
     ended = cli("report", "runs/profile")
     assert (ended.code, ended.err) == (0, "Next: open report.html in a browser\n")

@@ -31,7 +31,7 @@ def test_a_run_as_text_and_json(cli: Cli, tmp_path: Path) -> None:
     told = cli("select", "run")
     assert told.code == 0, told.err
     assert ": read layer 16 of 20 (block.15)" in told.out
-    for name in ("rule", "why", "near", "risk", "saves"):
+    for name in ("rule", "why", "risk", "saves"):
         assert f"\n{name} " in told.out
     # nothing was resampled
     assert "\ntied " not in told.out + cli("select", "run", "--max-blocks", "0.5").out
@@ -55,7 +55,7 @@ def test_a_run_with_a_rule_and_a_bound(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_refusals_are_one_line(cli: Cli, tmp_path: Path) -> None:
-    assert_refused(cli("select"), "give the folder of a profile or of an evaluation")
+    assert_refused(cli("select"), "give their folders, not nothing")
     assert_refused(cli("select", "nowhere"), "holds no run")
     profile({"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}).save(tmp_path / "run")
     assert_refused(cli("select", "run", "--rule", "evidense"), "evidence")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from layerscope.core.readout import Readout
 from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError
 
-Transform = Literal["none", "refit", "train"]
+Transform = Literal["none", "head", "refit", "train"]
 
 TOLERANCE = 1.0
 """The points that a choice with fewer blocks may lose if no tolerance is given."""
@@ -22,9 +22,11 @@ class Candidate:
     """One way to get vectors from a model.
 
     - `blocks`: the blocks that run, in order. Those of layer k are 0 … k − 1.
-    - `transform`: `refit` where the weights of the remaining blocks were fitted to stand for
-      removed ones, `train` where they were trained to.
+    - `transform`: `head` where a fitted linear map is applied to the vectors, `refit` where the
+      weights of the remaining blocks were fitted to stand for removed ones, `train` where they were
+      trained to.
     - `readout`: the function from states to a vector; None for the model's own pipeline.
+    - `query`: that of the queries in a search; the readout is then that of the documents.
     - `cost`: tokens × blocks that run, relative to the baseline.
     - `blocked`: the reason why the candidate may not be chosen; empty if it may.
     """
@@ -32,6 +34,7 @@ class Candidate:
     blocks: tuple[int, ...]
     transform: Transform = "none"
     readout: Readout | None = None
+    query: Readout | None = None
     cost: float = 1.0
     blocked: str = ""
 
@@ -42,8 +45,17 @@ class Candidate:
 
     @property
     def readout_name(self) -> str:
-        """The name of the readout; empty for the model's own pipeline."""
-        return "" if self.readout is None else self.readout.name
+        """The name of the readout in tables; empty for the model's own pipeline.
+
+        It joins the templates of a search, and ends with `head` where there is one.
+        """
+        readout = self.readout
+        if readout is None:
+            return ""
+        if self.query is not None and self.query.template != readout.template:
+            readout = replace(readout, template=f"{self.query.template}+{readout.template}")
+        name = readout.name
+        return f"{name.rpartition('/')[0]}/head" if self.transform == "head" else name
 
 
 def layers_of(

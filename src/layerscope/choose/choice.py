@@ -232,12 +232,15 @@ def lines(choice: Choice) -> list[tuple[str, str]]:
         risk = f"{choice.risk_of_loss:.0%} that it scores below the last layer"
         if choice.gain_readout != NOTHING:
             risk += " under the default readout"
-    tied = ", ".join(layer_ranges(choice.tied)) if len(choice.tied) > 1 else "no other layer"
+    tied = []
+    if choice.rule in ("measured", "labels", "improve"):  # other rules resample nothing
+        alike = layer_ranges(choice.tied) if len(choice.tied) > 1 else ["no other layer"]
+        tied = [("tied", ", ".join(alike))]
     return [
         ("rule", choice.rule),
         ("why", choice.reason),
         ("read as", choice.readout or "not said"),
-        ("tied", tied),
+        *tied,
         ("risk", risk),
         ("saves", saved),
         *(("note", warning) for warning in choice.warnings),

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from layerscope.choose.candidates import Candidate, Claim, Limits
-from layerscope.core.readout import HEAD
 from layerscope.core.scores import Scores, add_sources
 from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError
@@ -59,12 +58,12 @@ def decide_by_judge(
     limits = limits_by_judge(budget)
     make_claim = claim_of_any(judgment, lead)
     decision = decide(candidates, [judgment], baseline, limits, make_claim)
-    best = candidates[decision.best].readout
-    if second_opinion is None or best is None:
+    best = candidates[decision.best]
+    if second_opinion is None or best.readout is None:
         return decision
-    if decision.chosen == baseline or best.centering == HEAD:
+    if decision.chosen == baseline or best.transform == "head":
         return decision
-    sources = [judgment, second_opinion(best.template)]
+    sources = [judgment, second_opinion(best.readout.template)]
     return decide(candidates, sources, baseline, limits, make_claim)
 
 
@@ -163,7 +162,7 @@ class Decision:
         layers = {
             candidate.layer
             for candidate, tied in zip(candidates, self.tied, strict=True)
-            if tied and candidate.readout == chosen.readout
+            if tied and candidate.readout_name == chosen.readout_name
         }
         return tuple(sorted(layers | {chosen.layer}))
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from layerscope.choose.labels import Labeled
-from layerscope.core.readout import HEAD, Readout
+from layerscope.core.readout import Readout
 from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import average_precision, bootstrap_weights, spearman
 
@@ -466,7 +466,7 @@ def stands_for(readout: Readout, labeled: Labeled, unit: bool) -> Readout:
 
     A probe does not see centering, unless vectors are then scaled to length 1.
     """
-    is_unseen = labeled.kind == "classification" and not unit and readout.centering != HEAD
+    is_unseen = labeled.kind == "classification" and not unit
     return replace(readout, centering="none") if is_unseen else readout
 
 

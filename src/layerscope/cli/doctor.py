@@ -61,7 +61,7 @@ def doctor_command(
     if problems:
         next_step = problems[0].mend
     value = {"layerscope": VERSION, "findings": [asdict(finding) for finding in findings]}
-    shared.show(as_json, value, lambda: _print(findings), next_step=next_step)
+    shared.show(as_json, value, lambda: _print(findings), next_step)
     if problems:
         raise typer.Exit(2)
 
@@ -73,7 +73,7 @@ def _prune(size: str, as_json: bool) -> None:
     freed = store.prune(parse_size(size))
     left = store.size()
     text = f"removed {describe_size(freed)} of vectors; {describe_size(left)} are left"
-    shared.show(as_json, {"removed": freed, "left": left}, lambda: print(text))
+    shared.show(as_json, {"removed": freed, "left": left}, lambda: print(text), "layerscope doctor")
 
 
 def examine() -> Iterator[Finding]:

@@ -13,7 +13,16 @@ from layerscope.cli.app import command
 Folder = Annotated[
     str, typer.Argument(help="Folder of improve or export, a sentence encoder, or any model.")
 ]
-Layers = Annotated[str | None, typer.Option(help="Layers, e.g. 10,-1, or all. (default: its own)")]
+
+
+def _layers(text: str | None) -> Any:
+    return text if text == "all" else shared.parse_layers(text)
+
+
+Layers = Annotated[
+    str | None,
+    typer.Option(callback=_layers, help="Layers, e.g. 10,-1, or all. (default: its own)"),
+]
 Readout = Annotated[
     str | None, typer.Option(help="Way from a text to a vector. (default: its own, or mean)")
 ]
@@ -24,6 +33,7 @@ MaxLength = Annotated[
 
 @command("compare", shared.START, "layerscope compare smollm2-135m minilm-l6 --data lee")
 def compare_command(
+    context: typer.Context,
     models: Annotated[
         list[str], typer.Argument(help="Two models or more: names, hub ids or folders.")
     ],
@@ -41,9 +51,7 @@ def compare_command(
     to use."""
     from layerscope.embedding.comparing import compare
 
-    settings = shared.keywords(option, column=column, labels=labels, sample=sample)
-    where = shared.run_keywords(device, model_option, engine, as_json)
-    comparison = compare(models, data, **settings, **where)
+    comparison = compare(models, data, **shared.keywords(context, "models", "data"))
 
     def print_comparison() -> None:
         from rich.markup import escape
@@ -61,13 +69,14 @@ def compare_command(
         next_step = f"layerscope embed {words} --out vectors.parquet"
     else:
         next_step = f"layerscope improve {words} --out better"
-    shared.show(as_json, comparison.as_dict(), print_comparison, next_step=next_step)
+    shared.show(as_json, comparison.as_dict(), print_comparison, next_step)
 
 
 @command(
     "embed", shared.START, "layerscope embed exports/improved --data lee --out vectors.parquet"
 )
 def embed_command(
+    context: typer.Context,
     model: Folder,
     data: shared.Data,
     out: shared.Out,
@@ -89,23 +98,15 @@ def embed_command(
     """
     from layerscope.embedding.writing import embed, facts_of
 
-    settings = shared.keywords(
-        option,
-        column=column,
-        layers=_layers(layers),
-        readout=readout,
-        max_length=max_length,
-    )
-    where = shared.run_keywords(device, model_option, engine, as_json)
-    file = embed(model, data, out, overwrite=overwrite, **settings, **where)
+    file = embed(model, data, out, **shared.keywords(context, "model", "data", "out"))
     words = ["layerscope", "search", model, "a question", "--data", str(file)]
     next_step = shared.shell_quote(*words, *_flags(layers, readout, max_length))
-    facts = {"out": str(file), **facts_of(file)}
-    shared.show(as_json, facts, lambda: print(file), next_step=next_step)
+    shared.show(as_json, {"out": str(file), **facts_of(file)}, lambda: print(file), next_step)
 
 
 @command("search", shared.START, 'layerscope search minilm-l6 "an accident at sea" --data lee')
 def search_command(
+    context: typer.Context,
     model: Folder,
     query: Annotated[str, typer.Argument(help="What to look for.")],
     data: shared.Data,
@@ -123,41 +124,26 @@ def search_command(
     """Show the texts nearest to a question. The data may be a file that embed wrote."""
     from layerscope.embedding.searching import search
 
-    settings = shared.keywords(
-        option,
-        column=column,
-        layers=_layers(layers),
-        readout=readout,
-        max_length=max_length,
-        top=top,
-    )
-    where = shared.run_keywords(device, model_option, engine, as_json)
-    rows = search(model, query, data, **settings, **where).to_dict(orient="records")
+    settings = shared.keywords(context, "model", "query", "data")
+    rows = search(model, query, data, **settings).to_dict(orient="records")
 
     def print_rows() -> None:
         from layerscope.terminal import Console, print_frame
 
         print_frame(Console(highlight=False), rows, ["rank", "cosine", "text"])
 
-    words = ["layerscope", "embed", model, "--data", data, *_flags(layers, readout, max_length)]
-    if column is not None:
-        words += ["--column", column]
-    next_step = shared.shell_quote(*words, "--out", "vectors.parquet")
-    shared.show(as_json, rows, print_rows, next_step="" if data.endswith(".parquet") else next_step)
+    flags = _flags(layers, readout, max_length)
+    if data.endswith(".parquet"):
+        words = ["layerscope", "search", model, query, "--data", data, *flags, "--top", 4 * top]
+    else:
+        words = ["layerscope", "embed", model, "--data", data, *flags]
+        words += ["--column", column] if column else []
+        words += ["--out", "vectors.parquet"]
+    shared.show(as_json, rows, print_rows, shared.shell_quote(*words))
 
 
-def _layers(text: str | None) -> Any:
-    return text if text == "all" else shared.parse_layers(text)
-
-
-def _flags(layers: str | None, readout: str | None, max_length: int | None) -> list[str]:
+def _flags(layers: Any, readout: str | None, max_length: int | None) -> list[Any]:
     """Return the same options for a command that takes one layer: of several, the last."""
-    layer = None
-    if layers is not None:
-        layer = "-1" if layers == "all" else layers.split(",")[-1].strip()
+    layer = -1 if layers == "all" else layers and layers[-1]
     values = {"--layers": layer, "--readout": readout, "--max-length": max_length}
-    flags: list[str] = []
-    for flag, value in values.items():
-        if value is not None:
-            flags += [flag, str(value)]
-    return flags
+    return [word for name, value in values.items() if value is not None for word in (name, value)]

@@ -18,12 +18,15 @@ from layerscope.errors import LayerscopeError, one_line, printable
 
 @command("select", shared.START, "layerscope select runs/scores")
 def select_command(
+    context: typer.Context,
     runs: Annotated[
         list[str] | None,
         typer.Argument(help="Folder of a profile, an evaluation, or both; --labels: also a model."),
     ] = None,
     labels: shared.Labels = None,
-    readouts: Annotated[str | None, typer.Option(help="Consider only these readouts.")] = None,
+    readouts: Annotated[
+        str | None, typer.Option(callback=shared.parse_list, help="Consider only these readouts.")
+    ] = None,
     rule: Annotated[
         str | None,
         typer.Option(help="measured, evidence or lowest_METRIC."),
@@ -40,20 +43,12 @@ def select_command(
     labels."""
     from layerscope.choose.select import select
 
-    options = shared.keywords(
-        None,
-        labels=labels,
-        rule=rule,
-        readouts=shared.parse_list(readouts),
-        max_blocks=max_blocks,
-        tolerance=tolerance,
-    )
-    if labels is not None:
-        options |= {"progress": shared.progress(as_json)}
-    choice: Any = select(*(runs or []), **options)
-    shared.show(
-        as_json, choice.as_dict(), lambda: _print_choice(choice), next_step=_export_command(choice)
-    )
+    options = shared.keywords(context, "runs")
+    if labels is not None and as_json:
+        options["progress"] = False
+    choice = select(*(runs or []), **options)
+    words = _export_command(choice)
+    shared.show(as_json, choice.as_dict(), lambda: _print_choice(choice), words)
 
 
 def _print_choice(choice: Any) -> None:
@@ -87,6 +82,7 @@ def _export_command(choice: Any) -> str:
     "layerscope export smollm2-135m --choice runs/scores --out exports/small",
 )
 def export_command(
+    context: typer.Context,
     model: shared.Model,
     layer: Annotated[
         int | None, typer.Option("--layer", "-l", help="Layer; -1: the last. (default: --choice)")
@@ -126,19 +122,11 @@ def export_command(
     from layerscope.exporting import Exported, export
     from layerscope.exporting.card import print_export
 
-    settings = shared.keywords(
-        option,
-        readout=readout,
-        center_on=center_on,
-        max_length=max_length,
-        formats=formats or None,
-        out=out,
-    )
-    loading = shared.model_keywords(device, model_option)
+    settings = shared.keywords(context, "model", "layer", "choice", "push", "public", "yes")
     if push is not None:
         _check_push(push, yes)
         if layer is None and choice is None and (Path(model) / MARKER).is_file():
-            names = [*settings, *loading]
+            names = [name for name in settings if name != "overwrite"]
             if names:
                 raise LayerscopeError(
                     f"{model} is an export and is pushed as it is: leave out {names[0]}. "
@@ -146,7 +134,7 @@ def export_command(
                 )
             _push(Exported.load(model), push, public, yes, as_json)
             return
-    exported = export(model, layer, choice=choice, overwrite=overwrite, **loading, **settings)
+    exported = export(model, layer, choice=choice, **settings)
     if push is not None:
         _push(exported, push, public, yes, as_json)
         return
@@ -155,8 +143,8 @@ def export_command(
         as_json,
         {"out": str(folder), **exported.facts},
         lambda: print_export(exported.facts),
+        f"layerscope verify {shared.shell_quote(folder)}",
         written=f"{folder}: open README.md there, or SentenceTransformer({str(folder)!r})",
-        next_step=f"layerscope verify {shared.shell_quote(folder)}",
     )
 
 
@@ -184,7 +172,7 @@ def _push(exported: Any, repo: str, public: bool, yes: bool, as_json: bool) -> N
         raise LayerscopeError(f"nothing was sent. The folder is {exported.path}.")
     url = push(parcel)
     facts = {"out": str(exported.path), "url": url, **exported.facts}
-    shared.show(as_json, facts, lambda: print(url), next_step=f"SentenceTransformer({repo!r})")
+    shared.show(as_json, facts, lambda: print(url), f"SentenceTransformer({repo!r})")
 
 
 @command("verify", shared.KEEP, "layerscope verify exports/small")
@@ -213,10 +201,12 @@ def verify_command(
             print(printable(f"damaged  {file['path']}: {file['reason']}"))
         print(f"{len(checks)} files: {len(checks) - len(damaged)} ok, {len(damaged)} damaged")
 
-    next_step = "run the command that wrote it again, with --overwrite" if damaged else ""
-    shared.show(
-        as_json, {"files": len(checks), "damaged": damaged}, print_damaged, next_step=next_step
+    next_step = (
+        f"layerscope embed {shared.shell_quote(folder)} --data YOUR_TEXTS --out vectors.parquet"
     )
+    if damaged:
+        next_step = "run the command that wrote it again, with --overwrite"
+    shared.show(as_json, {"files": len(checks), "damaged": damaged}, print_damaged, next_step)
     if damaged:
         raise typer.Exit(2)
 
@@ -240,6 +230,9 @@ def _check_servers(folder: Path, names: str, as_json: bool) -> None:
                 print(printable(f"  {reason}"))
         print("By the programs' sources; none was started.")
 
-    shared.show(as_json, {"servers": problems}, print_problems)
+    next_step = "start one of the programs on this folder"
+    if all(problems.values()):
+        next_step = shared.shell_quote("layerscope", "verify", folder, "--for", "all")
+    shared.show(as_json, {"servers": problems}, print_problems, next_step)
     if any(problems.values()):
         raise typer.Exit(2)

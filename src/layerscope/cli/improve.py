@@ -15,6 +15,7 @@ from layerscope.cli.app import command
     "improve", shared.START, "layerscope improve smollm2-135m --data lee --out exports/improved"
 )
 def improve_command(
+    context: typer.Context,
     model: shared.Model,
     data: shared.Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
@@ -28,9 +29,12 @@ def improve_command(
     budget: Annotated[float | None, typer.Option(help="Share of today's cost, e.g. 0.3.")] = None,
     keep: Annotated[float | None, typer.Option(help="Agreement to keep, e.g. 0.97.")] = None,
     servers: Annotated[
-        str | None, typer.Option("--for", help="Servers to fit, e.g. tei,vllm.")
+        str | None,
+        typer.Option("--for", callback=shared.parse_list, help="Servers to fit, e.g. tei,vllm."),
     ] = None,
-    templates: Annotated[str | None, typer.Option(help="Templates, e.g. one-word.")] = None,
+    templates: Annotated[
+        str | None, typer.Option(callback=shared.parse_list, help="Templates, e.g. one-word.")
+    ] = None,
     train: Annotated[bool, shared.flag("--train", "Train the remaining blocks.")] = False,
     no_texts: shared.NoTexts = False,
     option: shared.Settings = None,
@@ -47,32 +51,14 @@ def improve_command(
     from layerscope.core.runs import view
     from layerscope.improving import improve
 
-    settings = shared.keywords(
-        option,
-        column=column,
-        queries=queries,
-        pairs=pairs,
-        labels=labels,
-        sample=sample,
-        max_length=max_length,
-        judge=judge,
-        budget=budget,
-        keep=keep,
-        servers=shared.parse_list(servers),
-        templates=shared.parse_list(templates),
-        train=train,
-        texts=not no_texts,
-    )
-    where = shared.run_keywords(device, model_option, engine, as_json)
-    result = improve(model, data, out=out, overwrite=overwrite, **settings, **where)
+    result = improve(model, data, out=out, **shared.keywords(context, "model", "data", "out"))
     next_step = f"layerscope report {shared.shell_quote(out)} --out report.html"
     if queries is not None:
-        words = shared.shell_quote("layerscope", "search", out, "a question", "--data", data)
-        next_step = words
+        next_step = shared.shell_quote("layerscope", "search", out, "a question", "--data", data)
     shared.show(
         as_json,
         result.summary(),
         lambda: view(result.kind, "print")(result),
+        next_step,
         written=str(out),
-        next_step=next_step,
     )

@@ -130,4 +130,4 @@ def list_command(
         if names.hint:
             console.print(names.hint, markup=False, soft_wrap=True)
 
-    shared.show(as_json, names.rows, print_list, next_step=names.next_step)
+    shared.show(as_json, names.rows, print_list, names.next_step)

@@ -16,6 +16,7 @@ from layerscope.cli.app import command
     "profile", shared.START, "layerscope profile smollm2-135m --data lee --limit 50 --out runs/profile"
 )  # fmt: skip
 def profile_command(
+    context: typer.Context,
     model: shared.Model,
     data: shared.Data = "lee",
     column: shared.Column = None,
@@ -26,9 +27,18 @@ def profile_command(
         int | None, typer.Option(help="Tokens read of a text. (default: 256)")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", "-m", help="Names, paper or all. (default: all)")
+        str | None,
+        typer.Option(
+            "--metrics",
+            "-m",
+            callback=shared.parse_list,
+            help="Names, paper or all. (default: all)",
+        ),
     ] = None,
-    sites: Annotated[str | None, typer.Option(help="Places to read, e.g. block.*.attn.")] = None,
+    sites: Annotated[
+        str | None,
+        typer.Option(callback=shared.parse_list, help="Places to read, e.g. block.*.attn."),
+    ] = None,
     final_norm: Annotated[
         str | None, typer.Option(help="applied, raw, or hf (last layer only).")
     ] = None,
@@ -51,24 +61,21 @@ def profile_command(
     """
     from layerscope.profiling import profile
 
-    settings = shared.keywords(
-        option,
-        column=column,
-        limit=limit,
-        max_length=max_length,
-        metrics=shared.parse_list(metrics),
-        sites=shared.parse_list(sites),
-        final_norm=final_norm,
-        alpha=alpha,
-        rows=rows,
-        views=views,
-        map=map,
-        texts=not no_texts,
-    )
     folder = out or shared.default_folder(model, data, final_norm or "applied", limit=limit)
-    where = shared.run_keywords(device, model_option, engine, as_json)
-    run = profile(model, data, out=folder, overwrite=overwrite, **settings, **where)
+    run = profile(model, data, out=folder, **shared.keywords(context, "model", "data", "out"))
     shared.show_run(as_json, run, f"layerscope select {shared.shell_quote(folder)}")
+
+
+def readout_names(texts: list[str] | None) -> list[str] | None:
+    """Return the readouts of a repeatable option; a pattern of the user's own may hold commas.
+
+    >>> readout_names(["one-word,echo", "In short, {text}/mean"])
+    ['one-word', 'echo', 'In short, {text}/mean']
+    """
+    names: list[str] = []
+    for text in texts or ():
+        names += [text] if "{text}" in text else shared.parse_list(text)
+    return names or None
 
 
 @command(
@@ -77,6 +84,7 @@ def profile_command(
     "layerscope evaluate smollm2-135m --tasks LeeSimilarity --out runs/scores",
 )
 def evaluate_command(
+    context: typer.Context,
     model: shared.Model,
     tasks: Annotated[
         str, typer.Option("--tasks", "-t", help="paper, small, or mteb's names.")
@@ -87,7 +95,10 @@ def evaluate_command(
     layers: shared.Layers = None,
     readouts: Annotated[
         list[str] | None,
-        typer.Option(help="Ways from a text to a vector: NAME,NAME, TEMPLATE/all or all."),
+        typer.Option(
+            callback=readout_names,
+            help="Ways from a text to a vector: NAME,NAME, TEMPLATE/all or all.",
+        ),
     ] = None,
     sample: Annotated[
         int | None, typer.Option("--sample", "-n", help="Score N random items of each task.")
@@ -107,36 +118,13 @@ def evaluate_command(
     """
     from layerscope.evaluation.job import evaluate
 
-    settings = shared.keywords(
-        option,
-        data_dir=data_dir,
-        layers=shared.parse_layers(layers),
-        readouts=readout_names(readouts or []),
-        sample=sample,
-        max_length=max_length,
-    )
     folder = out or shared.default_folder(model, tasks, limit=sample)
-    where = shared.run_keywords(device, model_option, engine, as_json)
-    names = shared.parse_list(tasks) or []
-    run = evaluate(model, names, out=folder, overwrite=overwrite, **settings, **where)
-    next_step = (
-        f"layerscope export {shared.shell_quote(model)} --choice {shared.shell_quote(folder)}"
-    )
+    settings = shared.keywords(context, "model", "tasks", "out")
+    run = evaluate(model, shared.parse_list(tasks), out=folder, **settings)
+    next_step = shared.shell_quote("layerscope", "export", model, "--choice", folder)
     shared.show_run(as_json, run, next_step, also="mteb/" if (folder / "mteb").is_dir() else "")
     if run.failed:
         raise typer.Exit(2)
-
-
-def readout_names(texts: list[str]) -> list[str] | None:
-    """Return the readouts of a repeatable option; a pattern of the user's own may hold commas.
-
-    >>> readout_names(["one-word,echo", "In short, {text}/mean"])
-    ['one-word', 'echo', 'In short, {text}/mean']
-    """
-    names: list[str] = []
-    for text in texts:
-        names += [text] if "{text}" in text else shared.parse_list(text) or []
-    return names or None
 
 
 @command(
@@ -145,6 +133,7 @@ def readout_names(texts: list[str]) -> list[str] | None:
     "layerscope probe smollm2-135m --data TrecQuestions --heads mean --sample 200 --out runs/probe",
 )
 def probe_command(
+    context: typer.Context,
     model: shared.Model,
     data: Annotated[
         str | None,
@@ -164,7 +153,13 @@ def probe_command(
     ] = None,
     max_length: shared.MaxLength = 128,
     heads: Annotated[
-        str, typer.Option("--heads", "-p", help="Probes: attention, linear, mean, knn.")
+        str,
+        typer.Option(
+            "--heads",
+            "-p",
+            callback=shared.parse_list,
+            help="Probes: attention, linear, mean, knn.",
+        ),
     ] = "attention",
     layers: shared.Layers = None,
     out: shared.RunFolder = None,
@@ -181,15 +176,6 @@ def probe_command(
     """
     from layerscope.probing import probe
 
-    settings = shared.keywords(
-        option,
-        test=test,
-        sample=sample,
-        max_length=max_length,
-        heads=shared.parse_list(heads),
-        layers=shared.parse_layers(layers),
-    )
     folder = out or shared.default_folder(model, data or "data", "probe", limit=sample)
-    where = shared.run_keywords(device, model_option, engine, as_json)
-    run = probe(model, data, out=folder, overwrite=overwrite, **settings, **where)
+    run = probe(model, data, out=folder, **shared.keywords(context, "model", "data", "out"))
     shared.show_run(as_json, run, f"layerscope report {shared.shell_quote(folder)}")

@@ -25,6 +25,28 @@ KEEP = "Keep"
 TEXTS = "File, folder, corpus or hub dataset."
 
 
+def parse_list(text: str | None) -> Any:
+    """Return the names of a comma-separated list, or None without a list."""
+    if text is None:
+        return None
+    names = split_names(text)
+    if not names:
+        raise InvalidValueError(f"expected a comma-separated list of names, got {text!r}.")
+    return names
+
+
+def parse_layers(text: str | None) -> Any:
+    """Return the layers of a comma-separated list, or None without a list."""
+    if text is None:
+        return None
+    try:
+        return [int(name) for name in parse_list(text)]
+    except ValueError:
+        raise InvalidValueError(
+            f"--layers takes whole numbers separated by commas, not {text!r}."
+        ) from None
+
+
 def check_data(data: str | None) -> str | None:
     """Refuse data that do not exist, before anything large is imported."""
     from layerscope.data.corpus import refuse_missing
@@ -41,7 +63,9 @@ def flag(name: str, help: str) -> Any:
 Model = Annotated[str, typer.Argument(help="Name, hub id (org/name@revision), folder or .gguf.")]
 Data = Annotated[str, typer.Option("--data", "-d", callback=check_data, help=TEXTS)]
 Column = Annotated[str | None, typer.Option(help="Column of the texts.")]
-Layers = Annotated[str | None, typer.Option(help="Layers, e.g. 0,5,-1. (default: all)")]
+Layers = Annotated[
+    str | None, typer.Option(callback=parse_layers, help="Layers, e.g. 0,5,-1. (default: all)")
+]
 MaxLength = Annotated[int, typer.Option(help="Tokens read of a text.")]
 Labels = Annotated[str | None, typer.Option(help="File: text,label or sentence1,sentence2,score.")]
 NoTexts = Annotated[bool, flag("--no-texts", "Keep and show none of your texts.")]
@@ -63,75 +87,41 @@ Overwrite = Annotated[bool, flag("--overwrite", "Replace another result there.")
 AsJson = Annotated[bool, flag("--json", "Print JSON instead of tables.")]
 
 
-def parse_list(text: str | None) -> list[str] | None:
-    """Return the names of a comma-separated list, or None without a list."""
-    if text is None:
-        return None
-    names = split_names(text)
-    if not names:
-        raise InvalidValueError(f"expected a comma-separated list of names, got {text!r}.")
-    return names
-
-
-def parse_layers(text: str | None) -> list[int] | None:
-    """Return the layers of a comma-separated list, or None without a list."""
-    names = parse_list(text)
-    if names is None:
-        return None
-    try:
-        return [int(name) for name in names]
-    except ValueError:
-        raise InvalidValueError(
-            f"--layers takes whole numbers separated by commas, not {text!r}."
-        ) from None
-
-
-def keywords(settings: list[str] | None, **flags: Any) -> dict[str, Any]:
-    """Return the flags that are given, and the values of `--option KEY=VALUE`.
-
-    >>> keywords(["views=4", "store_size=1KB", "normalize=true"], seed=0, limit=None)
-    {'seed': 0, 'views': 4, 'store_size': 1024, 'normalize': True}
-    """
-    values = {name: flag for name, flag in flags.items() if flag is not None}
-    for name, text in _pairs(settings, "--option"):
-        if name in flags:
+def keywords(context: typer.Context, *own: str) -> dict[str, Any]:
+    """Return the keywords of a command's function: the options that are set but for the command's
+    `own`, those of `--option`, how the model is loaded, and where it runs."""
+    params = context.params
+    values = {
+        name: value
+        for name, value in params.items()
+        if value not in (None, []) and name not in (*own, *_READ_HERE)
+    }
+    for name, text in _pairs(params.get("option"), "--option"):
+        if name in params:
             flag = name.replace("_", "-")
             raise InvalidValueError(f"{name} has an option of its own: --{flag} {text}.")
         values[name] = _value(text)
-    return values
-
-
-def run_keywords(
-    device: str | None, model_option: list[str] | None, engine: str, as_json: bool
-) -> dict[str, Any]:
-    """Return how the model is loaded, where it runs and whether progress is shown."""
-    name, _, settings = engine.partition(":")
-    where: dict[str, Any] = {"engine": name}
-    for key, text in _pairs(split_names(settings), "--engine"):
-        if key not in EngineOptions.names():
-            raise UnknownNameError("setting of --engine", key, EngineOptions.names())
-        where[key] = _value(text)
-    return {**model_keywords(device, model_option), **where, "progress": progress(as_json)}
-
-
-def model_keywords(device: str | None, model_option: list[str] | None) -> dict[str, Any]:
-    """Return how the model is loaded, as `layerscope.load` takes it."""
-    values: dict[str, Any] = {}
-    if device is not None:
-        values["device"] = device
-    for name, text in _pairs(model_option, "--model-option"):
+    if params.get("no_texts"):
+        values["texts"] = False
+    for name, text in _pairs(params.get("model_option"), "--model-option"):
         if name not in ModelOptions.names():
             raise UnknownNameError("model option", name, ModelOptions.names())
         if name == "adapters":
             values[name] = [*values.get(name, ()), text]
         else:
             values[name] = {"true": True, "false": False}.get(text, text)
+    if "engine" in params:
+        values["engine"], _, settings = params["engine"].partition(":")
+        for key, text in _pairs(split_names(settings), "--engine"):
+            if key not in EngineOptions.names():
+                raise UnknownNameError("setting of --engine", key, EngineOptions.names())
+            values[key] = _value(text)
+        # by default a bar is shown where a person looks
+        values["progress"] = False if params["as_json"] else None
     return values
 
 
-def progress(as_json: bool) -> bool | None:
-    """Return whether to show a progress bar; None: where a person looks."""
-    return False if as_json else None
+_READ_HERE = ("option", "model_option", "engine", "as_json", "no_texts")
 
 
 def _pairs(texts: list[str] | None, option: str) -> list[tuple[str, str]]:
@@ -145,6 +135,11 @@ def _pairs(texts: list[str] | None, option: str) -> list[tuple[str, str]]:
 
 
 def _value(text: str) -> bool | int | float | str:
+    """Return the value of a setting.
+
+    >>> [_value(text) for text in ("4", "0.5", "1KB", "true", "unit")]
+    [4, 0.5, 1024, True, 'unit']
+    """
     if text in ("true", "false"):
         return text == "true"
     if re.fullmatch(r"\d+(\.\d+)?[KMGT]B", text):
@@ -173,9 +168,8 @@ def show(
     as_json: bool,
     value: Any,
     print_tables: Callable[[], Any],
-    *,
+    next_step: str,
     written: str = "",
-    next_step: str = "",
 ) -> None:
     """Print a result as JSON, or as tables, its place and the next command (both on stderr)."""
     if as_json:
@@ -186,8 +180,7 @@ def show(
     print_tables()
     if written:
         print(one_line(f"Written to {written}"), file=sys.stderr)
-    if next_step:
-        print(one_line(f"Next: {next_step}"), file=sys.stderr)
+    print(one_line(f"Next: {next_step}"), file=sys.stderr)
 
 
 def show_run(as_json: bool, run: Any, next_step: str, also: str = "") -> None:
@@ -205,11 +198,11 @@ def show_run(as_json: bool, run: Any, next_step: str, also: str = "") -> None:
         as_json,
         run.summary(),
         lambda: view(run.kind, "print")(run),
+        next_step,
         written=f"{run.path}: {files}",
-        next_step=next_step,
     )
 
 
-def shell_quote(*words: str | Path) -> str:
+def shell_quote(*words: object) -> str:
     """Return words as they stand in a command line."""
     return shlex.join(str(word) for word in words)
