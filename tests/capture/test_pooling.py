@@ -10,7 +10,7 @@ from torch import nn
 
 from layerscope.capture import Anatomy, Batch, expand_sites, make_batch
 from layerscope.capture.pooling import Pooler, drop_sink
-from layerscope.core.poolings import POOLINGS
+from layerscope.core.templates import POOLINGS
 from layerscope.errors import NonFiniteStatesError
 from layerscope.models import LoadedModel
 from tests.capture.support import hooks_on

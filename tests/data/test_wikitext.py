@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from layerscope.data import load_corpus
-from layerscope.data.filters import drop_reason, is_heading
+from layerscope.data.records import drop_reason, is_heading
 from layerscope.errors import DataError, UnknownNameError
 
 PARAGRAPH = " Valkyria Chronicles III is a tactical role @-@ playing game " * 4

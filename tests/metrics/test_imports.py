@@ -21,7 +21,7 @@ BLOCKED = (
     "datasets",
     "tokenizers",
 )
-PURE = ("layerscope.metrics", "layerscope.spectra", "layerscope.capture.anatomy")
+PURE = ("layerscope.metrics", "layerscope.spectra", "layerscope.capture.hooks")
 
 PROGRAM = """
 import importlib, pkgutil, sys

@@ -18,7 +18,7 @@ from layerscope.metrics import (
     interval,
     metrics,
 )
-from layerscope.metrics import intervals as intervals_module
+from layerscope.metrics import base as intervals_module
 from layerscope.metrics.dime import dime_terms, dime_views, prompt_error, two_way_effects
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.lidar import Scatter

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerscope.capture.anatomy import Tap
+from layerscope.capture.hooks import Tap
 from layerscope.models import LoadedModel
 from layerscope.models.modules import first
 

@@ -9,7 +9,7 @@ import pytest
 
 from layerscope.core.columns import PROFILE, names
 from layerscope.data import Corpus
-from layerscope.metrics import intervals as intervals_module
+from layerscope.metrics import base as intervals_module
 from layerscope.models import LoadedModel
 from layerscope.profiling import tables as tables_module
 from layerscope.profiling.config import make_config

@@ -1,7 +1,6 @@
 """One forward pass, states at chosen sites, reduced inside the hooks. Imports only torch, numpy and
 the standard library."""
 
-from layerscope.capture.anatomy import Anatomy, Tap, expand_sites
 from layerscope.capture.batches import (
     Batch,
     fits_on_device,
@@ -10,7 +9,15 @@ from layerscope.capture.batches import (
     run_batches,
     token_budget,
 )
-from layerscope.capture.hooks import FINAL_NORMS, Capture, FinalNorm, check_residual
+from layerscope.capture.hooks import (
+    FINAL_NORMS,
+    Anatomy,
+    Capture,
+    FinalNorm,
+    Tap,
+    check_residual,
+    expand_sites,
+)
 from layerscope.capture.reduce import BatchReduction, Reduced, Reducer
 from layerscope.core.sites import DEFAULT_SITES, Site
 

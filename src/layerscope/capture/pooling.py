@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
-from layerscope.capture.hooks import Capture, apply_norm
+from layerscope.capture.hooks import Anatomy, Capture, apply_norm
 from layerscope.capture.reduce import check_finite, stack_sites
-from layerscope.core.poolings import POOLINGS, SINK
 from layerscope.core.sites import Site
+from layerscope.core.templates import POOLINGS, SINK
 from layerscope.metrics.tokens import largest_token, token_norms
 
 _DROP = "-drop"

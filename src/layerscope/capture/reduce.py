@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from layerscope import accelerator
-from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, is_out_of_memory
-from layerscope.capture.hooks import Capture, FinalNorm, apply_norm
+from layerscope.capture.hooks import Anatomy, Capture, FinalNorm, apply_norm
 from layerscope.core.plugins import PluginError
 from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError

@@ -19,12 +19,20 @@ import numpy as np
 
 from layerscope.catalogue import Catalogue, Entry
 from layerscope.core.files import exists
-from layerscope.core.formatting import shorten
-from layerscope.data.filters import PAPER_MIN_WORDS, check_text_filter, drop_reason
+from layerscope.core.options import shorten
 from layerscope.data.hub import HubSpec, locate, read_hub
 from layerscope.data.items import ItemKind, Shown, content_key, duplicate_warnings, item_kinds
 from layerscope.data.readers import SUFFIXES, read_documents, read_file
-from layerscope.data.records import Records, Row, read_strings, read_table, table_columns
+from layerscope.data.records import (
+    PAPER_MIN_WORDS,
+    Records,
+    Row,
+    check_text_filter,
+    drop_reason,
+    read_strings,
+    read_table,
+    table_columns,
+)
 from layerscope.errors import DataError, InvalidValueError, UnknownNameError, near_misses, one_line
 from layerscope.extras import check_zoo
 

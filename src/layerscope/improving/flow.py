@@ -23,7 +23,7 @@ import numpy as np
 from layerscope.choose import claim_of_any, decide, decide_by_judge
 from layerscope.choose.decide import LEAD, limits_by_judge
 from layerscope.core.readout import HEAD, Readout
-from layerscope.data.filters import lack_words
+from layerscope.data.records import lack_words
 from layerscope.errors import LayerscopeError
 from layerscope.improving.candidates import exportable
 from layerscope.improving.decision import (

@@ -28,7 +28,7 @@ from layerscope.core.plugins import PluginError
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.scores import Scores
-from layerscope.data.filters import lack_words
+from layerscope.data.records import lack_words
 from layerscope.errors import (
     DownloadError,
     LayerscopeError,

@@ -10,10 +10,11 @@ from layerscope.metrics.base import (
     MetricInfo,
     estimate_prompts,
     estimate_vectors,
+    interval,
+    many_intervals,
     normalized,
 )
 from layerscope.metrics.entropy import NORMALIZATIONS, matrix_entropy, normalizer, spectrum_entropy
-from layerscope.metrics.intervals import interval, many_intervals
 from layerscope.metrics.registry import (
     expand_names,
     get_metric,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerscope.core.formatting import split_names
+from layerscope.core.options import split_names
 from layerscope.core.plugins import PluginError, Registry
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.vectors import Options, SiteVectors

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, make_batch
+from layerscope.capture.hooks import Anatomy
 from layerscope.data.items import Items
 from layerscope.errors import DataError, InvalidValueError, ModelError
 from layerscope.models import modules

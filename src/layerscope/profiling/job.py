@@ -19,7 +19,7 @@ from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions
 from layerscope.data.corpus import refuse_missing
-from layerscope.data.filters import lack_words
+from layerscope.data.records import lack_words
 from layerscope.data.items import is_items, open_items, setting_names
 from layerscope.engines import Engine
 from layerscope.metrics.registry import MetricName

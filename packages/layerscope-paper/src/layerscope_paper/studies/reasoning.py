@@ -31,7 +31,7 @@ from layerscope.capture import Site, expand_sites
 from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import INTERVAL, Interval, bootstrap_rows
 from layerscope.errors import LayerscopeError
-from layerscope.metrics.intervals import RESAMPLES
+from layerscope.metrics.base import RESAMPLES
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.store import checked

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.columns import VALUE, names
-from layerscope.metrics.intervals import RESAMPLES
+from layerscope.metrics.base import RESAMPLES
 from layerscope.progress import Progress
 from layerscope_paper.drawing import COLORS, style_axis
 from layerscope_paper.studies.base import Option, Result, Study
