@@ -22,7 +22,6 @@ from layerscope.spectra.resolvents import sums_without
 from layerscope_gpu import exact_entropy, factors, precision
 from layerscope_gpu.emulator import launch as emulate
 from layerscope_gpu.emulator import missing as emulator_missing
-from layerscope_gpu.measuring import estimate_sites
 from layerscope_gpu.metrics.sums import sums_without as sums_together
 from layerscope_gpu.passes import norms as model_norms
 from layerscope_gpu.passes import rotary
@@ -31,6 +30,7 @@ from layerscope_gpu.solvers import band, cusolver, small
 from layerscope_gpu.token_measures import Request, prepare_rows, prepare_tokens, solve_tokens
 from layerscope_gpu.tokens import normed, rows
 from tests.capture.support import reduce_states
+from tests.kernels import estimate_sites
 from tests.metrics.support import measure_tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.kernels import estimate_sites
 
 from layerscope.metrics import Options, SiteVectors, estimate_vectors, get_metric, metrics
-from layerscope_gpu.measuring import estimate_sites
 from layerscope_gpu.metrics import lidar, pooled, rounding
 from layerscope_gpu.whitening import complements
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from layerscope.capture import Batch
 from layerscope.metrics.vectors import FOLDS
-from layerscope.models import ItemReader, Part, Row, ViewInputs, ViewSettings
+from layerscope.models import ItemReader, Part, Row, ViewSettings
 from layerscope.profiling.encode import (
     EncodedItems,
     EncodedShard,
@@ -480,7 +480,7 @@ class Prefetcher:
         self._order: dict[int, int] = {}
         self._shards: list[np.ndarray] = []
         self._rows: dict[int, Future[Sequence[Row]]] = {}
-        self._views: dict[int, Future[ViewInputs]] = {}
+        self._views: dict[int, Future[Sequence[Row]]] = {}
         self._views_requested = self._views_given = 0
         self._threads = [
             ThreadPoolExecutor(1, thread_name_prefix=f"layerscope-prefetch-{kind}")
@@ -527,7 +527,7 @@ class Prefetcher:
             self._views[index] = self._threads[1].submit(self._read_views, index)
         self._views_requested = max(self._views_requested, end)
 
-    def _read_views(self, index: int) -> ViewInputs:
+    def _read_views(self, index: int) -> Sequence[Row]:
         return self.reader.read_views(self._shards[index], self._rows_of(index), self.view_settings)
 
     def rows(self, shard: np.ndarray) -> Sequence[Row]:
@@ -545,7 +545,7 @@ class Prefetcher:
         pending = self._views.get(self._order[int(shard[0])])
         return pending is not None and pending.done()
 
-    def views(self, shard: np.ndarray) -> ViewInputs:
+    def views(self, shard: np.ndarray) -> Sequence[Row]:
         """Return the rows of a shard's views, once: the shard's data are then dropped."""
         index = self._order[int(shard[0])]
         self._views_given = max(self._views_given, index + 1)

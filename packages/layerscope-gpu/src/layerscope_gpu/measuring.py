@@ -6,7 +6,7 @@ Float32 is used where it gives the same result as float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -14,14 +14,10 @@ from layerscope.capture.batches import is_out_of_memory, release_memory
 from layerscope.metrics import Estimate, Metric, Options, SiteVectors
 from layerscope.metrics.vectors import FOLDS
 from layerscope.profiling.tables import SiteEstimator, SiteValues
-from layerscope_gpu.metrics import dime, infonce, lidar, pooled
+from layerscope_gpu.metrics import Finish, dime, infonce, lidar, pooled
 
 _SHARE_OF_MEMORY = 0.4  # of the free memory, for the sites that are measured together
 _MOST_NUMBERS = 2**21  # influences of means at a few sites, whose intervals are made together
-
-Finish = Callable[[], Mapping[str, Sequence[Estimate]]]
-"""A function that waits for the GPU and returns the sites' estimates by metric. It may instead
-store in each site what its metrics need."""
 
 
 def measure_sites(
@@ -107,19 +103,6 @@ def sites_together(estimator: SiteEstimator, device: torch.device) -> int:
     vectors = 6 * prompts * views * width
     free = torch.cuda.mem_get_info(device)[0]
     return max(1, int(_SHARE_OF_MEMORY * free / (folds + vectors)))
-
-
-def estimate_sites(
-    metrics: Sequence[Metric], sites: Sequence[SiteVectors], options: Options
-) -> list[dict[str, Estimate]]:
-    """Return the estimates of the metrics that the GPU computes for many sites together."""
-    estimates: list[dict[str, Estimate]] = [{} for _ in sites]
-    for _, finish in start_work(metrics, sites, options):
-        for site_estimates, new_estimates in zip(
-            estimates, by_site(finish(), len(sites)), strict=True
-        ):
-            site_estimates.update(new_estimates)
-    return estimates
 
 
 def start_work(

@@ -3,7 +3,7 @@ same result as float64, and the errors over prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from layerscope.metrics.dime import (
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.spectral import FEWEST, entropies_without_each, entropy_of_sums
 from layerscope_gpu.eigenvalues import eigvalsh
+from layerscope_gpu.metrics import Finish
 from layerscope_gpu.metrics.rounding import fast_doubles, moved_by_rounding
 from layerscope_gpu.metrics.sums import FINE, sums_without
 from layerscope_gpu.metrics.views import view_of_sites
@@ -30,8 +31,6 @@ from layerscope_gpu.transfers import Sent
 # change the others a few times as much.
 _CLOSE = 2.5e-4
 _MOST_NUMBERS = 64_000_000  # entries of matrices that are solved at once: 512 MB
-
-Finish = Callable[[], Mapping[str, Sequence[Estimate]]]
 
 
 def prepare(sites: Sequence[SiteVectors], options: Options) -> Finish:
@@ -60,7 +59,7 @@ def prepare(sites: Sequence[SiteVectors], options: Options) -> Finish:
         moved = moved_by_rounding(entropy, near[:, 0])
     sent = Sent(rough), Sent(moved)
 
-    def finish() -> Mapping[str, Sequence[Estimate]]:
+    def finish() -> dict[str, list[Estimate]]:
         keep_errors()
         rough, moved = (sent_values.get().numpy() for sent_values in sent)
         _keep_terms(sites, rough, moved, None if is_quick else paired, options)

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from layerscope.metrics import Estimate, Options, SiteVectors
 from layerscope.metrics.geometry import BLOCK, info_nce
+from layerscope_gpu.metrics import Finish
 from layerscope_gpu.metrics.views import view_of_sites
 from layerscope_gpu.transfers import Sent
 
 _MOST_ENTRIES = 2**25  # similarities in memory at once, for several sites: 256 MB
 
 
-def prepare(
-    sites: Sequence[SiteVectors], options: Options
-) -> Callable[[], Mapping[str, Sequence[Estimate]]]:
+def prepare(sites: Sequence[SiteVectors], options: Options) -> Finish:
     """Start computing the losses of sites of the same prompts."""
     at_once = max(1, _MOST_ENTRIES // (2 * len(sites[0]) * BLOCK))
     groups = [sites[i : i + at_once] for i in range(0, len(sites), at_once)]
     losses, negatives = zip(*(_losses(group, options) for group in groups), strict=True)
     sent = Sent(torch.cat(losses)), Sent(torch.cat(negatives))
 
-    def finish() -> Mapping[str, Sequence[Estimate]]:
+    def finish() -> dict[str, list[Estimate]]:
         for site, loss, negative in zip(
             sites, *(sent_values.get() for sent_values in sent), strict=True
         ):

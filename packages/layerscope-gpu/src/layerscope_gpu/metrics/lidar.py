@@ -4,7 +4,7 @@ float32 could change a result."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -21,6 +21,7 @@ from layerscope.metrics.lidar import (
 from layerscope.metrics.spectral import fold_members
 from layerscope.metrics.vectors import n_folds
 from layerscope_gpu.eigenvalues import eigvalsh
+from layerscope_gpu.metrics import Finish
 from layerscope_gpu.metrics.rounding import NATS, fast_doubles, is_negligible, moved_by_rounding
 from layerscope_gpu.transfers import Sent
 from layerscope_gpu.whitening import whitened
@@ -30,9 +31,7 @@ _MOST_BYTES = 5 * 2**29
 _SHARE_OF_MEMORY = 0.1
 
 
-def prepare(
-    sites: Sequence[SiteVectors], options: Options
-) -> Callable[[], Mapping[str, Sequence[Estimate]]]:
+def prepare(sites: Sequence[SiteVectors], options: Options) -> Finish:
     """Start computing the entropies of sites of the same prompts, of all prompts and without each
     fold."""
     if options.alpha < 1:
@@ -60,7 +59,7 @@ def prepare(
     without = torch.cat([entropy(stack).view(len(sites), -1) for stack in stacks], dim=1)
     sent = [Sent(values) for values in (entropy(near), moved, torch.cat(safe), without)]
 
-    def finish() -> Mapping[str, Sequence[Estimate]]:
+    def finish() -> dict[str, list[Estimate]]:
         rough, moved, safe, without = (values.get().tolist() for values in sent)
         _keep(sites, exact, rough, moved, safe, without, options)
         return {}

@@ -7,7 +7,7 @@ all rows is solved in float64. Where it changes the standard error, the folds ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +27,7 @@ from layerscope.metrics.spectral import (
 )
 from layerscope.metrics.vectors import RowPreparation
 from layerscope_gpu.eigenvalues import eigvalsh
-from layerscope_gpu.metrics import rounding
+from layerscope_gpu.metrics import Finish, rounding
 from layerscope_gpu.metrics.sums import sums_without
 from layerscope_gpu.transfers import Sent
 from layerscope_gpu.whitening import complements
@@ -42,9 +42,7 @@ def is_spectral(metric: Metric) -> bool:
     return isinstance(metric.estimate, OfSpectrum)
 
 
-def prepare(
-    metrics: Sequence[Metric], sites: Sequence[SiteVectors], options: Options
-) -> Callable[[], Mapping[str, Sequence[Estimate]]]:
+def prepare(metrics: Sequence[Metric], sites: Sequence[SiteVectors], options: Options) -> Finish:
     """Start solving the spectra that metrics need; power sums are stored in each site."""
     sums: dict[RowPreparation, Callable[[], None]] = {}
     spectra: dict[RowPreparation, list[RoughSpectrum]] = {}
@@ -63,7 +61,7 @@ def prepare(
             spectra[preparation] = rough_spectra(grouped, rows, options.clamp_gram)
         solved.append((metric, estimator, preparation))
 
-    def finish() -> Mapping[str, Sequence[Estimate]]:
+    def finish() -> dict[str, list[Estimate]]:
         for keep in sums.values():
             keep()
         return {
