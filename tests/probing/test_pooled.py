@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from layerscope.probing.examples import Split
-from layerscope.probing.pooled import STRENGTHS, fit_linear, fit_neighbors, vote
+from layerscope.probing.probes import STRENGTHS, fit_linear, fit_neighbors, vote
 
 CLASSES = 4
 
@@ -38,8 +38,7 @@ def test_classes_are_found_in_the_layer_that_holds_them(fit) -> None:  # type: i
 def test_the_validation_part_chooses_the_strength_and_the_test_part_nothing() -> None:
     vectors, labels, split = made_vectors()
     fitted = fit_linear(vectors, labels, split, CLASSES)
-    assert fitted.strength is not None
-    assert set(fitted.strength) <= set(STRENGTHS)
+    assert set(fitted.settings["strength"]) <= set(STRENGTHS)
     other = labels.copy()
     other[split.test] = 0
     assert np.array_equal(fit_linear(vectors, other, split, CLASSES).ranks, fitted.ranks)

@@ -62,7 +62,7 @@ def test_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     run = probe(tiny_model("llama"), **letters(), heads=["mean", "knn"], **QUICK)
-    assert len(run.plot().to_dict()["concat"]) == 2
+    assert run.plot().to_dict()["concat"]
     print_probes(run, Console(width=100))
     printed = capsys.readouterr().out
     assert "knn" in printed

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
-from layerscope.core.conventions import LAYER, Reading
-from layerscope.core.identity import model_key
+from layerscope.core.identity import LAYER, Reading, model_key
 from layerscope.core.scores import DRAWS
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
@@ -24,9 +22,15 @@ from layerscope.data.items import LabeledItems
 from layerscope.engines import Engine
 from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
-from layerscope.probing.attention import ProbeRecipe, fit_attention, head_count
 from layerscope.probing.examples import Split, make_split, open_examples
-from layerscope.probing.pooled import NEIGHBORS, fit_linear, fit_neighbors
+from layerscope.probing.probes import (
+    NEIGHBORS,
+    ProbeRecipe,
+    fit_attention,
+    fit_linear,
+    fit_neighbors,
+    head_count,
+)
 from layerscope.probing.run import Predictions, ProbeRun, item_table, probe_table
 from layerscope.probing.states import ItemStates, Pooling, Runner, TokenStates
 from layerscope.store import RunFolder
@@ -209,7 +213,6 @@ def run_probes(request: ProbeRequest, states: ItemStates) -> ProbeRun:
         predictions, request.sites, request.model.n_blocks, test, classes, request.recipe.seed
     )
     items = item_table(predictions, request.sites, split.test, test)
-    warnings += find_warnings(request, states, table)
     return ProbeRun(table, items, describe_run(request, states, warnings, seconds))
 
 
@@ -245,22 +248,20 @@ def describe_run(
             **{f"reading_{name}": value for name, value in states.facts.items()},
         },
         counts={**request.split.sizes(), "classes": len(examples.classes)},
-        warnings=warnings,
+        warnings=[*warnings, *find_warnings(request, states.facts)],
         environment=environment(device=str(model.device), threads=torch.get_num_threads()),
         seconds=seconds,
     )
 
 
-def find_warnings(request: ProbeRequest, states: ItemStates, table: pd.DataFrame) -> list[str]:
+def find_warnings(request: ProbeRequest, reading: Mapping[str, Any]) -> list[str]:
     """Return the sentences that a reader should know before believing the accuracies."""
     warnings = []
-    labels = request.examples.labels
+    examples = request.examples
     split = request.split
-    facts = request.examples.facts
-    recipe = request.recipe
-    unseen = sorted(set(labels[split.test]) - set(labels[split.train]))
+    unseen = set(examples.labels[split.test]) - set(examples.labels[split.train])
     if unseen:
-        names = ", ".join(request.examples.classes[i] for i in unseen[:3])
+        names = ", ".join(examples.classes[i] for i in sorted(unseen)[:3])
         warnings.append(
             f"{len(unseen)} classes of the test part are not in the training part ({names}): no "
             "probe can name them."
@@ -270,25 +271,11 @@ def find_warnings(request: ProbeRequest, states: ItemStates, table: pd.DataFrame
             f"the validation part has only {len(split.validation)} items, on which settings are "
             "chosen."
         )
-    trained = table[table["learning_rate"].notna() & (table["metric"] == "top1")]
-    rates = recipe.learning_rates
-    if len(rates) > 2 and (trained["learning_rate"] == max(rates)).sum() > len(trained) / 2:
-        warnings.append(
-            f"most layers chose the largest learning rate, {max(rates):g}: larger ones may do "
-            "better."
-        )
-    if (trained["epoch"] == recipe.epochs).sum() > len(trained) / 2:
-        warnings.append(
-            f"most layers were best in the last of {recipe.epochs} epochs: more may do better."
-        )
-    for reason, count in facts.get("dropped", {}).items():
-        warnings.append(f"{count} items were left out: {reason}.")
-    if facts.get("contradicting_texts"):
-        warnings.append(
-            f"{facts['contradicting_texts']} texts have contradicting labels and were left out."
-        )
-    if states.facts.get("truncated"):
-        warnings.append(
-            f"{states.facts['truncated']} texts were cut to {states.facts['max_length']} tokens."
-        )
+    left_out = dict(examples.facts.get("dropped", {}))
+    left_out["contradicting labels"] = examples.facts.get("contradicting_texts", 0)
+    warnings += [
+        f"{count} items were left out: {reason}." for reason, count in left_out.items() if count
+    ]
+    if reading.get("truncated"):
+        warnings.append(f"{reading['truncated']} texts were cut to {reading['max_length']} tokens.")
     return warnings + request.model.warnings(request.final_norm)

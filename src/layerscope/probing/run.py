@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,10 +13,10 @@ import pandas as pd
 
 from layerscope.capture import Site
 from layerscope.core.charts import Figure
+from layerscope.core.columns import pivot
 from layerscope.core.runs import view
 from layerscope.core.scores import DRAWS, Scores
 from layerscope.core.statistics import INTERVAL, bootstrap_weights
-from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import StoredRun
 
@@ -45,24 +45,22 @@ def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Scor
 
 
 RANKED_CLASSES = 5
+_NO_SETTINGS = {"learning_rate": math.nan, "epoch": 0, "epochs": 0, "strength": math.nan}
 
 
 @dataclass(frozen=True)
 class Predictions:
     """The likeliest classes (layers, test items, up to 5) under one kind of probe.
 
-    `validation` is each layer's accuracy on the validation part. Of attention probes, `rate`,
-    `epoch` and `epochs` are the learning rate, the best epoch and the last one; of logistic
-    regressions, `strength` is scikit-learn's `C`.
+    `validation` is each layer's accuracy on the validation part. `settings` are chosen for each
+    layer: the learning rate, the best epoch and the last one of attention probes, the strength
+    (scikit-learn's `C`) of logistic regressions.
     """
 
     ranks: np.ndarray
     validation: np.ndarray
     seconds: float = 0.0
-    rate: np.ndarray | None = None
-    epoch: np.ndarray | None = None
-    epochs: np.ndarray | None = None
-    strength: np.ndarray | None = None
+    settings: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def probe_table(
@@ -99,10 +97,8 @@ def probe_table(
                 "gain_high": high,
                 "tied_best": scored.tied(),
                 "validation": predicted.validation,
-                "learning_rate": math.nan if predicted.rate is None else predicted.rate,
-                "epoch": 0 if predicted.epoch is None else predicted.epoch,
-                "epochs": 0 if predicted.epochs is None else predicted.epochs,
-                "strength": math.nan if predicted.strength is None else predicted.strength,
+                **_NO_SETTINGS,
+                **predicted.settings,
             }
             tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)

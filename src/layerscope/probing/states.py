@@ -19,7 +19,7 @@ from layerscope.core.readout import Readout
 from layerscope.data.corpus import Corpus
 from layerscope.data.items import Items, get_kind
 from layerscope.engines import Engine, ModelRecipe
-from layerscope.forward import Look, read_states
+from layerscope.forward import read_states
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ReadSettings
 from layerscope.progress import Progress
@@ -82,16 +82,23 @@ class ItemStates(AbstractContextManager["ItemStates"]):
     def tokens(self, numbers: np.ndarray) -> Tensor:
         """Return the states of all tokens (sites, items, tokens, width), in float32 on the model's
         device. Those beyond an item's own tokens are 0."""
-        states = self._empty(numbers, int(self.lengths[numbers].max()))
+        return self._read(numbers, int(self.lengths[numbers].max()))
+
+    def _read(self, numbers: np.ndarray, count: int, of_class: bool = False) -> Tensor:
+        """Return the states of `count` tokens: of those that are read, or of the class token."""
+        shape = (len(self.sites), len(numbers), count, self.model.width)
+        states = torch.zeros(shape, device=self.model.device)
 
         def keep(places: list[int], batch: Batch, site: int, raw: Tensor, state: Tensor) -> None:
-            tokens = state[:, batch.skip :].to(states.device).float()
-            if batch.mask is not None:
+            start = 0 if of_class else batch.skip
+            tokens = state[:, start : start + count].to(states.device).float()
+            if batch.mask is not None and not of_class:
                 mask = batch.mask.to(states.device)
                 tokens = torch.where(mask[..., None], tokens, 0)
             states[site, places, : tokens.shape[1]] = tokens
 
-        self._run(numbers, keep)
+        rows = [row if len(row) else [self.model.pad_id] for row in self._reader.read(numbers)]
+        read_states(self.model, rows, self.sites, self.final_norm, keep, self.runner.batch_size)
         check_finite(self.sites, states.flatten(2), self.model.dtype)
         return states
 
@@ -137,7 +144,7 @@ class ItemStates(AbstractContextManager["ItemStates"]):
         batches = []
         for batch in _batches(numbers):
             if pooling == "class":
-                states = self._class_tokens(batch)
+                states = self._read(batch, 1, of_class=True)[:, :, 0]
             else:
                 lengths = torch.from_numpy(self.lengths[batch])[:, None]
                 total = self.tokens(batch).cpu().sum(2, dtype=torch.float64)
@@ -145,24 +152,6 @@ class ItemStates(AbstractContextManager["ItemStates"]):
             batches.append(states.cpu().numpy())
             self.runner.bar.advance(len(batch))
         return np.concatenate(batches, axis=1)
-
-    def _class_tokens(self, numbers: np.ndarray) -> Tensor:
-        states = self._empty(numbers, 1)[:, :, 0]
-
-        def keep(places: list[int], batch: Batch, site: int, raw: Tensor, state: Tensor) -> None:
-            states[site, places] = state[:, 0].to(states.device).float()
-
-        self._run(numbers, keep)
-        check_finite(self.sites, states, self.model.dtype)
-        return states
-
-    def _empty(self, numbers: np.ndarray, tokens: int) -> Tensor:
-        shape = (len(self.sites), len(numbers), tokens, self.model.width)
-        return torch.zeros(shape, device=self.model.device)
-
-    def _run(self, numbers: np.ndarray, keep: Look) -> None:
-        rows = [row if len(row) else [self.model.pad_id] for row in self._reader.read(numbers)]
-        read_states(self.model, rows, self.sites, self.final_norm, keep, self.runner.batch_size)
 
 
 class TokenStates:

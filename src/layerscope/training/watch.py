@@ -15,9 +15,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from layerscope.capture import FINAL_NORMS, Batch, expand_sites
-from layerscope.capture.reduce import Reducer
-from layerscope.core.conventions import Reading
+from layerscope.capture import FINAL_NORMS, Reduced, Reducer, expand_sites
+from layerscope.core.identity import Reading
 from layerscope.errors import (
     DataError,
     InvalidValueError,
@@ -171,15 +170,9 @@ def choose_metrics(
 ) -> list[Metric]:
     """Return metrics by name; without names a few built-in ones and those of other packages."""
     if names is None:
-        others = [
-            name
-            for name, metric in metrics().items()
-            if is_plugin(metric)
-            and metric.info.main
-            and metric.info.by_default
-            and metric.info.level != "views"
-        ]
-        names = [*DEFAULT_METRICS, *others]
+        plugins = [metric.info for metric in metrics().values() if is_plugin(metric)]
+        names = [*DEFAULT_METRICS]
+        names += [i.name for i in plugins if i.main and i.by_default and i.level != "views"]
     chosen = [get_metric(name) for name in expand_names(names)]
     for metric in chosen:
         if metric.info.level == "views":
@@ -203,36 +196,32 @@ def measure_layers(
 
     A mean leaves out the prompts for which the metric is undefined; `n` counts the others.
     """
-    pooled: list[np.ndarray] = []
-    tokens: dict[str, list[np.ndarray]] = {}
-
-    def collect(numbers: list[int], batch: Batch) -> None:
-        reduced = reducer.measure(batch, model.run)
-        pooled.append(reduced.pooled)
-        for name, values in reduced.tokens.items():
-            tokens.setdefault(name, []).append(values)
-
+    batches: list[Reduced] = []
     with reducer:
-        BatchRunner(model).run(prompts, collect)
-    numbers = {name: np.concatenate(blocks, axis=1) for name, blocks in tokens.items()}
-    vectors = torch.from_numpy(np.concatenate(pooled, axis=1)).double()
+        BatchRunner(model).run(
+            prompts, lambda numbers, batch: batches.append(reducer.measure(batch, model.run))
+        )
+    numbers = {
+        name: np.concatenate([batch.tokens[name] for batch in batches], axis=1)
+        for name in batches[0].tokens
+    }
+    pooled = np.concatenate([batch.pooled for batch in batches], axis=1)
+    vectors = torch.from_numpy(pooled).double()
     rows: list[dict[str, Any]] = []
     for k, site in enumerate(reducer.sites):
-        site_vectors = SiteVectors(vectors[k])
         place = {"site": site.name, "layer": site.layer, "depth": site.depth}
         for metric in metrics:
             name = metric.info.name
             if metric.info.level == "tokens":
                 by_sink = {s: values_of(name, s, numbers)[k] for s in metric.info.sinks}
             else:
-                value = estimate_vectors(metric, site_vectors, options).value
+                value = estimate_vectors(metric, SiteVectors(vectors[k]), options).value
                 by_sink = {"keep": np.full(len(prompts), value)}
             for sink, values in by_sink.items():
                 defined = values[np.isfinite(values)]
                 if len(defined):
                     mean = float(defined.mean())
-                    count = len(defined)
-                    row = {"metric": name, "sink": sink, "value": mean, "n": count}
+                    row = {"metric": name, "sink": sink, "value": mean, "n": len(defined)}
                     rows.append({**place, **row})
     return rows
 
@@ -277,13 +266,12 @@ def _start_csv(path: Path) -> None:
     header = ",".join(COLUMNS)
     with atomic.explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        first = ""
-        if path.exists():
-            with open(path, encoding="utf-8") as stream:
-                first = stream.readline().rstrip("\r\n")
-        if not first:
-            path.write_text(f"{header}\n", encoding="utf-8")
-    if first and first != header:
+        with open(path, "a+", encoding="utf-8") as stream:
+            stream.seek(0)
+            first = stream.readline().rstrip()
+            if not first:
+                stream.write(f"{header}\n")
+    if first not in ("", header):
         raise RunFolderError(
             f"{path} is no table of layers: its first line is {first!r}. Choose another file."
         )

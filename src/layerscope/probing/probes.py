@@ -1,8 +1,9 @@
-"""Attention probes: a query attends over the tokens of an item, and a linear layer names its class.
+"""Probes, fitted at every layer: logistic regression and nearest neighbors on one vector an item,
+and attention probes, whose query attends over the tokens of an item.
 
-Layers share no parameter and see the same batches in the same order. A layer that is trained alone
-with the same seed becomes the same probe. The validation part alone chooses the learning rate and
-the epoch of each layer; the test part is read at the end.
+Layers share no parameter. Attention probes see the same batches in the same order: a layer that is
+trained alone with the same seed becomes the same probe. The validation part alone chooses the
+settings of each layer; the test part is read at the end.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,6 +29,9 @@ from layerscope.models import LoadedModel
 from layerscope.probing.examples import Split
 from layerscope.probing.run import RANKED_CLASSES, Predictions
 
+NEIGHBORS = 20
+STRENGTHS = (0.001, 0.01, 0.1, 1.0)
+"""The values of scikit-learn's `C` among which the validation part chooses."""
 _WEIGHT_DECAY = 0.1
 _EPSILON = 1e-6
 
@@ -31,6 +39,98 @@ _EPSILON = 1e-6
 # small rates, bring points of accuracy: a layer that left before them would look worse than its
 # neighbors for no other reason.
 STOP_BELOW = 0.15
+
+
+# One vector an item
+
+
+def fit_linear(vectors: np.ndarray, labels: np.ndarray, split: Split, classes: int) -> Predictions:
+    """Fit a logistic regression at every layer (layers, items, width), and rank the classes of the
+    test items.
+
+    Features are standardized with the training part. Of several strengths of regularization the
+    validation part chooses; of equal ones the strongest.
+    """
+    clock = time.perf_counter()
+    ranks = []
+    accuracies = []
+    strengths = []
+    for layer in vectors:
+        wide = layer.astype(np.float64)
+        rows = StandardScaler().fit(wide[split.train]).transform(wide)
+        fits = []
+        for strength in STRENGTHS:
+            model = LogisticRegression(C=strength, max_iter=1000)
+            model.fit(rows[split.train], labels[split.train])
+            shares = class_shares(model, rows[split.validation], classes)
+            gold = labels[split.validation]
+            accuracy = float((shares.argmax(-1) == gold).mean())
+            loss = log_loss(gold, shares, labels=np.arange(classes))
+            fits.append((-accuracy, loss, strength, model))
+        best = min(fits, key=lambda fit: fit[:3])
+        accuracies.append(-best[0])
+        strengths.append(best[2])
+        ranks.append(rank(class_shares(best[3], rows[split.test], classes)))
+    settings = {"strength": np.array(strengths)}
+    return Predictions(np.stack(ranks), np.array(accuracies), _since(clock), settings)
+
+
+def fit_neighbors(
+    vectors: np.ndarray, labels: np.ndarray, split: Split, classes: int
+) -> Predictions:
+    """Let the nearest neighbors by cosine vote at every layer.
+
+    Training and validation items vote on the test items, and training items on validation items.
+    """
+    clock = time.perf_counter()
+    bank = np.concatenate([split.train, split.validation])
+    ranks = []
+    accuracies = []
+    for layer in vectors:
+        validated = vote(layer, labels, split.train, split.validation, classes)
+        accuracies.append(float((validated[:, 0] == labels[split.validation]).mean()))
+        ranks.append(vote(layer, labels, bank, split.test, classes))
+    return Predictions(np.stack(ranks), np.array(accuracies), _since(clock))
+
+
+def _since(clock: float) -> float:
+    return time.perf_counter() - clock
+
+
+def vote(
+    vectors: np.ndarray, labels: np.ndarray, bank: np.ndarray, items: np.ndarray, classes: int
+) -> np.ndarray:
+    """Return the classes of some items (items, up to 5), in the order of their neighbors' votes.
+
+    Classes with equal votes are ordered by the sum of their voters' cosines.
+    """
+    count = min(NEIGHBORS, len(bank))
+    exact = vectors.astype(np.float64)  # some layers have cosines that differ by a millionth
+
+    def weigh(distances: np.ndarray) -> np.ndarray:
+        # A cosine is at most 1: a thousandth of their mean cannot outweigh a vote.
+        return 1 + (1 - distances) / (1000 * count)
+
+    model = KNeighborsClassifier(count, weights=weigh, algorithm="brute", metric="cosine")
+    model.fit(exact[bank], labels[bank])
+    return rank(class_shares(model, exact[items], classes))
+
+
+def class_shares(model: Any, rows: np.ndarray, classes: int) -> np.ndarray:
+    """Return the probability of each class (rows, classes); 0 for those that a fitted classifier
+    does not know."""
+    shares = np.zeros((len(rows), classes))
+    shares[:, model.classes_] = model.predict_proba(rows)
+    return shares
+
+
+def rank(shares: np.ndarray) -> np.ndarray:
+    """Return the likeliest classes (rows, up to 5), the likeliest first."""
+    order = np.argsort(-shares, axis=-1, kind="stable")
+    return order[:, :RANKED_CLASSES].astype(np.int32)
+
+
+# Attention
 
 
 @dataclass(frozen=True)
@@ -52,13 +152,8 @@ class ProbeRecipe:
         rates = self.learning_rates
         if not rates or any(not (math.isfinite(rate) and rate > 0) for rate in rates):
             raise InvalidValueError(f"learning rates must be numbers above 0, not {list(rates)}.")
-        for name, count in (
-            ("trial", self.trial),
-            ("epochs", self.epochs),
-            ("patience", self.patience),
-        ):
-            if count < 1:
-                raise InvalidValueError(f"{name} must be at least 1, not {count}.")
+        if min(self.trial, self.epochs, self.patience) < 1:
+            raise InvalidValueError("trial, epochs and patience must be at least 1.")
 
     @property
     def most_epochs(self) -> int:
@@ -244,14 +339,14 @@ def fit_attention(
         )
     for probe in probes:
         probe.restore_best()
-    return Predictions(
-        rank_classes(task, probes, split.test, classes),
-        np.array([probe.best_accuracy for probe in probes]),
-        time.perf_counter() - clock,
-        np.array(rates),
-        np.array([probe.best_epoch for probe in probes]),
-        np.array([probe.epochs for probe in probes]),
-    )
+    settings = {
+        "learning_rate": np.array(rates),
+        "epoch": np.array([probe.best_epoch for probe in probes]),
+        "epochs": np.array([probe.epochs for probe in probes]),
+    }
+    ranks = rank_classes(task, probes, split.test, classes)
+    accuracies = np.array([probe.best_accuracy for probe in probes])
+    return Predictions(ranks, accuracies, _since(clock), settings)
 
 
 def _quality(probe: LayerProbe) -> tuple[float, float, float]:
