@@ -15,7 +15,7 @@ from layerscope.cli.app import EXAMPLES, app, load_commands
 
 
 def page() -> str:
-    """Every command in the order of its story, with its options and an example."""
+    """Return the page: every command with its options and an example."""
     load_commands()
     root: Any = typer.main.get_command(app)
     out = [
@@ -24,7 +24,7 @@ def page() -> str:
         "Written from the program itself. `layerscope COMMAND --help` prints the same.",
         "",
     ]
-    out += ["| command | what it does |", "|---|---|"]
+    out += ["| command | use |", "|---|---|"]
     shown: dict[str, list[str]] = {}
     for info in app.registered_commands:
         shown.setdefault(str(info.rich_help_panel), []).append(str(info.name))
@@ -40,13 +40,13 @@ def page() -> str:
 
 def _command(command: Any, path: str, level: int, example: str | None = None) -> list[str]:
     out = [f"{'#' * level} {path.removeprefix('layerscope ')}", "", _words(command.help), ""]
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [
-        one
-        for one in command.params
-        if one.param_type_name == "option" and one.name != "help" and not one.hidden
+        param
+        for param in command.params
+        if param.param_type_name == "option" and param.name != "help" and not param.hidden
     ]
-    usage = " ".join(_metavar(one) for one in arguments)
+    usage = " ".join(_metavar(argument) for argument in arguments)
     inner = getattr(command, "commands", {})
     out += [
         "```text",
@@ -57,16 +57,15 @@ def _command(command: Any, path: str, level: int, example: str | None = None) ->
     example = example or _example(command)
     if example:
         out += ["```bash", *(line.strip() for line in example.strip().splitlines()), "```", ""]
-    rows = [(f"`{_metavar(one)}`", one, "") for one in arguments]
-    rows += [
-        (", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts]), one, _default(one))
-        for one in options
-    ]
+    rows = [(f"`{_metavar(argument)}`", argument, "") for argument in arguments]
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+        rows.append((names, option, _default(option)))
     if rows:
-        out += ["| option | what it is | default |", "|---|---|---|"]
+        out += ["| option | meaning | default |", "|---|---|---|"]
         out += [
-            f"| {name} | {_words(getattr(one, 'help', '') or '', row=True)} | {default} |"
-            for name, one, default in rows
+            f"| {name} | {_words(getattr(param, 'help', '') or '', row=True)} | {default} |"
+            for name, param, default in rows
         ]
         out.append("")
     for name, sub in inner.items():
@@ -75,7 +74,7 @@ def _command(command: Any, path: str, level: int, example: str | None = None) ->
 
 
 def _metavar(argument: Any) -> str:
-    """An argument as the usage line has it: [RUN]..."""
+    """Return an argument as the usage line shows it, such as [RUN]..."""
     if argument.metavar:
         return str(argument.metavar)
     name = argument.name.upper() if argument.required else f"[{argument.name.upper()}]"
@@ -108,7 +107,7 @@ def _first(command: Any) -> str:
 
 
 def _words(text: str | None, row: bool = False) -> str:
-    """The help as the page writes it: the app's markup taken out, nothing taken for HTML."""
+    """Return a help text without the app's markup and with `<` escaped."""
     plain = re.sub(r"\[/?(?:bold|dim|yellow|green|cyan|italic)\]", "", text or "").strip()
     plain = re.sub(r"(?<!`)<(\w+)>(?!`)", lambda match: html.escape(match.group()), plain)
     return re.sub(r"\s+", " ", plain).replace("|", "\\|") if row else plain

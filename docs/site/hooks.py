@@ -1,8 +1,8 @@
-"""What the site adds to the pages: tutorials and the command line as pages, and links that leave
-the folder `docs`.
+"""Add generated pages and links to the site; mkdocs calls these functions.
 
-mkdocs calls these functions. They need no torch: `make docs` writes the command line's page with
-layerscope's own environment.
+Generated are the tutorials, the pages on the command line and on Python, and the list of decisions.
+Nothing here needs torch: `make docs` writes the page on the command line in layerscope's own
+environment.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ _LINK = re.compile(r"\[([^\[\]]*)(\]\()((?:\.\./)*[\w./-]+)((?:#[\w-]+)?\))")
 
 
 def repository() -> str | None:
-    """Where the source is published, from the package's own facts; None where it is not published
-    yet."""
+    """Return the address of the published source, or None before its publication."""
     facts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return (
         str(facts["project"]["urls"]["Source"])
@@ -57,8 +56,8 @@ def repository() -> str | None:
 
 
 def on_config(config: Any) -> Any:
-    """The repository's address has one home: pyproject.toml."""
-    # as a plain link: the theme's own box would ask GitHub for the number of stars
+    """Add the repository's address, which pyproject.toml defines, as a link."""
+    # The theme's own box would request the number of stars from GitHub.
     address = repository()
     if address is not None:
         config.extra["social"] = [
@@ -68,15 +67,13 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made from something else."""
+    """Add the generated pages."""
     from mkdocs.structure.files import File
 
     for notebook in sorted((DOCS / "tutorials").glob("*.ipynb")):
         name = f"tutorials/{notebook.stem}"
         files.append(File.generated(config, f"{name}.md", content=tutorial(notebook)))
-    for picture in sorted(
-        (WRITTEN / "images").glob("*.png")
-    ):  # in place of the one in the repository
+    for picture in sorted((WRITTEN / "images").glob("*.png")):
         uri = f"images/{picture.name}"
         before = files.get_file_from_path(uri)
         if before is not None:
@@ -97,20 +94,23 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """A link to a file of the repository that is no page goes to the repository; a link to a folder
-    goes to its first page.
+    """Return a page's text with its links changed for the site.
 
-    Where the repository is not published, the file's path stands there instead of a link.
+    A link to a file that is no page leads to the repository; before its publication, the file's
+    path replaces the link. A link to a folder leads to the folder's first page. Terms are linked to
+    the glossary.
     """
-    here, address = Path(page.file.src_uri).parent, repository()
+    folder = Path(page.file.src_uri).parent
+    address = repository()
 
     def target(match: re.Match[str]) -> str:
         words, middle, link, after = match.groups()
         before = f"[{words}{middle}"
-        place = os.path.normpath(DOCS / here / link)
+        place = os.path.normpath(DOCS / folder / link)
         inside = os.path.relpath(place, DOCS)
         if inside.startswith(".."):
-            kind, path = "tree" if os.path.isdir(place) else "blob", os.path.relpath(place, ROOT)
+            kind = "tree" if os.path.isdir(place) else "blob"
+            path = os.path.relpath(place, ROOT)
             if address is None:
                 return (
                     f"`{path}`"
@@ -119,7 +119,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
                 )
             return f"{before}{address}/{kind}/main/{path}{after}"
         if os.path.isdir(place) and files.get_file_from_path(f"{inside}/README.md"):
-            return f"{before}{os.path.relpath(inside, here)}/README.md{after}"
+            return f"{before}{os.path.relpath(inside, folder)}/README.md{after}"
         return match.group()
 
     markdown = _LINK.sub(target, markdown)
@@ -129,34 +129,39 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             lambda match: f"{match.group()}{{ #{_slug(match[1])} }}",
             markdown,
         )
-    return link_terms(markdown, os.path.relpath(GLOSSARY, here))
+    return link_terms(markdown, os.path.relpath(GLOSSARY, folder))
 
 
 def link_terms(markdown: str, glossary: str) -> str:
-    """Link the first time that a page uses a term of its own to the glossary; code, headings,
-    tables and links are left alone."""
-    out, wanted, fenced = [], dict(TERMS), False
+    """Return a page's text with the first use of each term linked to the glossary.
+
+    Code, headings, tables and links stay as they are.
+    """
+    lines = []
+    terms = dict(TERMS)
+    is_code = False
     for line in markdown.split("\n"):
-        fenced ^= line.lstrip().startswith("```")
-        if not fenced and not line.lstrip().startswith(("#", "|", "```", "<", "!", "---", ":::")):
-            line, wanted = _link(line, wanted, glossary)
-        out.append(line)
-    return "\n".join(out)
+        is_code ^= line.lstrip().startswith("```")
+        if not is_code and not line.lstrip().startswith(("#", "|", "```", "<", "!", "---", ":::")):
+            line, terms = _link(line, terms, glossary)
+        lines.append(line)
+    return "\n".join(lines)
 
 
-def _link(line: str, wanted: dict[str, str], glossary: str) -> tuple[str, dict[str, str]]:
-    left = dict(wanted)
-    for words, anchor in wanted.items():
-        parts = re.split(r"(`[^`]*`|!?\[[^\]]*\]\([^)]*\)|<[^>]*>|\*\*[^*]*\*\*)", line)
-        for place in range(0, len(parts), 2):  # every second part is code, a link or bold
-            found = re.search(rf"(?<![\w-])({words})(?![\w-])", parts[place])
-            if found:
-                link = f"[{found[1]}]({glossary}#{anchor}){{ .term }}"
-                parts[place] = parts[place][: found.start()] + link + parts[place][found.end() :]
-                line = "".join(parts)
-                del left[words]
+def _link(line: str, terms: dict[str, str], glossary: str) -> tuple[str, dict[str, str]]:
+    """Return a line with links to the glossary, and the terms that have no link yet."""
+    unlinked = dict(terms)
+    for pattern, anchor in terms.items():
+        pieces = re.split(r"(`[^`]*`|!?\[[^\]]*\]\([^)]*\)|<[^>]*>|\*\*[^*]*\*\*)", line)
+        for i in range(0, len(pieces), 2):  # every second piece is code, a link or bold
+            match = re.search(rf"(?<![\w-])({pattern})(?![\w-])", pieces[i])
+            if match:
+                link = f"[{match[1]}]({glossary}#{anchor}){{ .term }}"
+                pieces[i] = pieces[i][: match.start()] + link + pieces[i][match.end() :]
+                line = "".join(pieces)
+                del unlinked[pattern]
                 break
-    return line, left
+    return line, unlinked
 
 
 def _slug(term: str) -> str:
@@ -180,48 +185,50 @@ def python_reference() -> str:
 
 
 def decisions() -> str:
-    """The list of decisions, by their own titles."""
+    """Return the page that lists the decisions."""
     rows = []
     for page in sorted((DOCS / "decisions").glob("*.md")):
         title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         rows.append(f"- [{title}]({page.name})")
-    return (
-        "# Why things are as they are\n\nOne short page per decision that a reader may wonder about.\n\n"
-        + "\n".join(rows)
-        + "\n"
-    )
+    title = "# Why things are as they are"
+    return "\n".join([title, "", "One short page for each decision.", "", *rows]) + "\n"
 
 
 def tutorial(notebook: Path) -> str:
-    """A notebook as a page: its words, its code, and what the code printed and drew."""
+    """Return a notebook as a page, with what its code printed and drew."""
     content = json.loads(notebook.read_text(encoding="utf-8"))
-    address, links = repository(), [f"[Download the notebook]({notebook.name})"]
+    links = [f"[Download the notebook]({notebook.name})"]
+    address = repository()
     if address is not None:
-        inside = f"{address.removeprefix('https://github.com/')}/blob/main/docs/tutorials/{notebook.name}"
-        links.insert(0, f"[Open in Colab](https://colab.research.google.com/github/{inside})")
+        path = f"{address.removeprefix('https://github.com/')}/blob/main/docs/tutorials"
+        colab = f"https://colab.research.google.com/github/{path}/{notebook.name}"
+        links.insert(0, f"[Open in Colab]({colab})")
     cells = [cell for cell in content["cells"] if "colab" not in cell["metadata"].get("tags", [])]
-    parts = []
+    blocks = []
     for cell in cells:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(text)
+            blocks.append(text)
             if text.startswith("# "):
-                parts.append(" · ".join(links))
+                blocks.append(" · ".join(links))
         else:
-            parts.append(f"```python\n{text}\n```")
-            parts += [shown for output in cell["outputs"] if (shown := _output(output))]
-    return "\n\n".join(parts) + "\n"
+            blocks.append(f"```python\n{text}\n```")
+            blocks += [block for output in cell["outputs"] if (block := _output(output))]
+    return "\n\n".join(blocks) + "\n"
 
 
 def _output(output: dict[str, Any]) -> str:
+    """Return an output of a cell as text for the page."""
     if output["output_type"] == "stream":
         return f"```text\n{''.join(output['text']).rstrip()}\n```"
     data = output.get("data", {})
     if "image/png" in data:
-        base64.b64decode(data["image/png"], validate=True)
-        return f'<div class="output"><img alt="figure" src="data:image/png;base64,{data["image/png"].strip()}"></div>'
+        picture = data["image/png"].strip()
+        base64.b64decode(picture, validate=True)
+        image = f'<img alt="figure" src="data:image/png;base64,{picture}">'
+        return f'<div class="output">{image}</div>'
     if "text/html" in data:
-        inner = "".join(data["text/html"])
-        return '<div class="output">\n' + re.sub(r"\n\s*\n", "\n", inner) + "\n</div>"
+        inner = re.sub(r"\n\s*\n", "\n", "".join(data["text/html"]))
+        return f'<div class="output">\n{inner}\n</div>'
     text = html.escape("".join(data.get("text/plain", ""))).rstrip()
     return f'<div class="output"><pre>{text}</pre></div>' if text else ""

@@ -1,4 +1,4 @@
-"""The fenced blocks of the documentation: where they are, and how each kind is checked.
+"""The fenced blocks of the documentation, and the checks of each kind.
 
 - `python`, and commands of layerscope in `bash` and `console`: run, block after block of a page, in
   one folder and one namespace,
@@ -44,20 +44,23 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every page that people read: the folder `docs`, and the files of the repository's front."""
+    """Return every page: those of the folder `docs`, and the front files of the repository."""
     front = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     return [*front, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The blocks of a page, in order."""
+    """Return the blocks of a page, in order."""
     lines = page.read_text(encoding="utf-8").splitlines()
-    found: list[Block] = []
-    start, fence, mark = 0, None, None
+    blocks: list[Block] = []
+    start = 0
+    fence = None
+    mark = None
     for number, line in enumerate(lines, 1):
         match = _FENCE.match(line)
         if fence is None and match:
-            start, fence = number, match
+            start = number
+            fence = match
             above = next((text for text in reversed(lines[: number - 1]) if text.strip()), "")
             mark = _MARK.search(above)
         elif fence is not None and match and not match["language"]:
@@ -65,7 +68,7 @@ def blocks_of(page: Path) -> list[Block]:
             text = "\n".join(text[width:] for text in lines[start : number - 1])
             reason = mark["reason"] if mark else ""
             title = re.search(r'title="([^"]+)"', fence["more"])
-            found.append(
+            blocks.append(
                 Block(
                     str(page.relative_to(ROOT)),
                     start,
@@ -78,17 +81,16 @@ def blocks_of(page: Path) -> list[Block]:
             fence = None
     if fence is not None:
         raise ValueError(f"{page}:{start}: a block without an end")
-    return found
+    return blocks
 
 
 def all_blocks() -> list[Block]:
-    """The blocks of every page."""
+    """Return the blocks of every page."""
     return [block for page in pages() for block in blocks_of(page)]
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """The commands of a block as words, without comments; a line that ends in a backslash goes
-    on."""
+    """Yield the commands of a block as words, without comments; a backslash joins lines."""
     text = re.sub(
         r"\\\n\s*",
         lambda match: "" if match.start() and text_glued(block.text, match) else " ",
@@ -105,12 +107,12 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 
 def text_glued(text: str, match: re.Match[str]) -> bool:
-    """Whether a word goes on in the next line: no blank before the backslash and none after it."""
+    """Return whether a word continues in the next line: no blank stands beside the backslash."""
     return not text[match.start() - 1].isspace() and match.group().endswith("\n")
 
 
 def beyond(words: list[str]) -> str | None:
-    """Why a command cannot be run in the sandbox, or None."""
+    """Return the reason why a command cannot run in the sandbox, or None."""
     if words[0] != "layerscope":
         return "a program of others, or a script that takes minutes"
     for word in words[1:]:

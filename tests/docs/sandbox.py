@@ -192,8 +192,7 @@ def fill_folder(folder: Path) -> None:
 
 
 def given() -> dict[str, Any]:
-    """What the pages take for granted: the reader's own texts, a model that is in memory, a loop
-    that trains it."""
+    """Return the names that the pages use: a reader's texts, a model in memory, a training loop."""
     import transformers
 
     module = transformers.LlamaForCausalLM(build_tiny("llama").config)

@@ -117,7 +117,7 @@ def test_a_page_runs(
 
 
 def runs(block: Block) -> bool:
-    """Whether something of a block is run."""
+    """Return whether a part of a block is run."""
     if block.reason or block.title:
         return False
     if block.language == "python":
@@ -135,7 +135,7 @@ def without_variables(words: list[str]) -> list[str]:
 
 
 def check_names(block: Block) -> None:
-    """What a block takes from layerscope exists, also where the block is not run."""
+    """Check that the names which a block takes from layerscope exist."""
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "layerscope":
             module = importlib.import_module(str(node.module))
@@ -151,36 +151,35 @@ def check_names(block: Block) -> None:
 
 @pytest.mark.parametrize("block", SHELL, ids=str)
 def test_commands_are_understood(block: Block) -> None:
-    seen = 0
+    count = 0
     for words in commands(block):
         check_command(block, words)
-        seen += 1
-    assert seen, f"{block} holds no command; mark output as ```text"
+        count += 1
+    assert count, f"{block} holds no command; mark output as ```text"
 
 
 def check_command(block: Block, words: list[str]) -> None:
-    program, *rest = words
+    program, *arguments = words
     line = f"{block}: {shlex.join(words)}"
     if program == "layerscope":
-        rest = [word for word in rest if word != "…"]
-        parse(rest, line)
+        parse([word for word in arguments if word != "…"], line)
     elif program == "python":
-        check_script(rest, line)
+        check_script(arguments, line)
     elif program == "make":
         targets = re.findall(
             r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
         )
-        assert rest[0] in targets, f"{line}: the Makefile has no such target"
+        assert arguments[0] in targets, f"{line}: the Makefile has no such target"
     elif program == "pip":
         known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
             "optional-dependencies"
         ]
-        for extras in re.findall(r"(?:layerscope|\.)\[([\w,-]+)\]", " ".join(rest)):
+        for extras in re.findall(r"(?:layerscope|\.)\[([\w,-]+)\]", " ".join(arguments)):
             assert set(extras.split(",")) <= set(known), f"{line}: an unknown extra"
     else:
         bare = re.fullmatch(r"[A-Z_]+=\S*", program)  # a variable set for the command behind it
-        if bare and rest:
-            check_command(block, rest)
+        if bare and arguments:
+            check_command(block, arguments)
         else:
             assert program in OTHERS, f"{line}: an unknown program"
 
@@ -190,18 +189,19 @@ def parse(words: list[str], line: str) -> None:
     """Let the app read the command line, without running it."""
     load_commands()
     command: Any = typer.main.get_command(app)
-    context, left = None, words
+    context = None
+    remaining = words
     try:
         while True:
             context = command.make_context(
-                getattr(command, "name", None) or "layerscope", list(left), parent=context
+                getattr(command, "name", None) or "layerscope", list(remaining), parent=context
             )
             if not hasattr(command, "resolve_command"):
                 return
-            left = [*getattr(context, "_protected_args", []), *context.args]
-            if not left:
+            remaining = [*getattr(context, "_protected_args", []), *context.args]
+            if not remaining:
                 return
-            _, command, left = command.resolve_command(context, left)
+            _, command, remaining = command.resolve_command(context, remaining)
     except SystemExit as leaving:  # --help and --version
         if leaving.code:
             pytest.fail(line)
@@ -213,9 +213,9 @@ def parse(words: list[str], line: str) -> None:
 def check_script(words: list[str], line: str) -> None:
     """The script or module exists, and knows the options that it is given."""
     if words[0] == "-m":
-        found = importlib.util.find_spec(words[1])
-        assert found is not None, f"{line}: no such module"
-        source = "" if found.origin is None else Path(found.origin).read_text(encoding="utf-8")
+        spec = importlib.util.find_spec(words[1])
+        assert spec is not None, f"{line}: no such module"
+        source = "" if spec.origin is None else Path(spec.origin).read_text(encoding="utf-8")
     elif words[0] == "-c":
         compile(words[1], line, "exec")
         return
@@ -271,8 +271,8 @@ def test_what_the_sandbox_has_is_run() -> None:
         "hf auth login": "others",
     }
     for line, reason in page.items():
-        found = beyond(shlex.split(line))
-        assert found is None if reason is None else reason in str(found), line
+        actual = beyond(shlex.split(line))
+        assert actual is None if reason is None else reason in str(actual), line
     assert without_variables(["A=1", "layerscope", "doctor"]) == ["layerscope", "doctor"]
     assert not runs(Block("page.md", 1, "bash", "layerscope doctor", reason="it takes hours"))
 

@@ -103,20 +103,19 @@ SETTINGS = re.compile(
 
 
 def sections(text: str) -> list[tuple[str, str]]:
-    """Heading and text of each section. Of code, the benchmarks that it names stay: commands are
-    evidence, output is no table."""
+    """Return heading and text of each section, with code replaced by the benchmarks it names."""
     text = re.sub(r"```.*?```", lambda code: " ".join(CITED.findall(code[0])), text, flags=re.S)
-    parts = re.split(r"^#{1,6} +", text, flags=re.M)
-    return [(part.partition("\n")[0].strip(), part) for part in parts[1:]]
+    pieces = re.split(r"^#{1,6} +", text, flags=re.M)
+    return [(piece.partition("\n")[0].strip(), piece) for piece in pieces[1:]]
 
 
 def tables(text: str) -> list[str]:
-    """The tables of a section."""
+    """Return the tables of a section."""
     return re.findall(r"(?:^\|.*\n?)+", text, flags=re.M)
 
 
 def prose(text: str) -> str:
-    """A section without its tables of results and without settings."""
+    """Return a section without its tables of results and without settings."""
     for table in tables(text):
         if len(MEASURED.findall(table)) >= ENOUGH:
             text = text.replace(table, "")
@@ -124,7 +123,7 @@ def prose(text: str) -> str:
 
 
 def cited(text: str) -> set[str]:
-    """Files and folders of benchmarks and of results that a text names."""
+    """Return the files and folders of benchmarks and of results that a text names."""
     return {
         re.sub(r"^(\.\./)+", "packages/layerscope-paper/", name.rstrip("."))
         for name in CITED.findall(text)
@@ -133,50 +132,50 @@ def cited(text: str) -> set[str]:
 
 
 def results_of(names: Iterable[str]) -> set[str]:
-    """Those of some files that hold results, and few enough numbers."""
+    """Return the files that hold results, and few enough numbers."""
     return {name for name in names if name.startswith(RESULTS) and len(held(name)) <= MANY}
 
 
 def place_of(name: str) -> str:
-    """Where a file of results lies, by its name in a folder of results."""
+    """Return the path of a file of results, given its name in a folder of results."""
     return next(f"{folder}/{name}" for folder in RESULTS if (ROOT / folder / name).exists())
 
 
 def number(text: str) -> float:
-    """A number as it is written in a table."""
+    """Return the size of a number that is written as in a table."""
     return abs(float(text.replace("−", "-").replace(",", "")))
 
 
 @cache
 def held(name: str) -> np.ndarray:
-    """The size of every number in a file of results, or in those of a folder."""
+    """Return the size of every number in a file of results, or in those of a folder."""
     place = ROOT / name
-    kept = [
+    files = [
         file
         for file in sorted(place.rglob("*"))
         if file.suffix in (".csv", ".json", ".jsonl", ".md", ".txt")
     ]
     values: set[float] = set()
-    for file in [place] if place.is_file() else kept:
+    for file in [place] if place.is_file() else files:
         text = file.read_text(encoding="utf-8")
         plain = (
             text if file.suffix != ".md" else re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
         )  # 1,030 where people read it
         values |= {
-            abs(float(found)) for found in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d{1,2})?", plain)
+            abs(float(digits)) for digits in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d{1,2})?", plain)
         }
     return np.array(sorted(values))
 
 
 def missing(text: str, files: set[str]) -> list[str]:
-    """The numbers that no file has at their precision, as they are or as a share printed in percent
-    (in a table: anywhere)."""
+    """Return the numbers that no file has at their precision, also as a share in percent."""
     known = np.concatenate([held(name) for name in files])
-    shares, out = np.concatenate([known, 100 * known]), []
-    for found in re.finditer(rf"({MEASURED.pattern})(?: ?(%))?", text):
-        near = 0.5001 * 10.0 ** -len(found[1].partition(".")[2])
-        if np.abs((shares if found[2] or "|" in text else known) - number(found[1])).min() > near:
-            out.append(found[1])
+    shares = np.concatenate([known, 100 * known])
+    out = []
+    for match in re.finditer(rf"({MEASURED.pattern})(?: ?(%))?", text):
+        near = 0.5001 * 10.0 ** -len(match[1].partition(".")[2])
+        if np.abs((shares if match[2] or "|" in text else known) - number(match[1])).min() > near:
+            out.append(match[1])
     return out
 
 
