@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from layerscope import probe, profile
-from layerscope.core.conventions import SEVERAL, Reading
+from layerscope.core.identity import SEVERAL, Reading
 from layerscope.training import LayerWatch
 from tests.tiny import tiny_model
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from layerscope.choose.label_free import read_valley
-from layerscope.core.valley import LEAST_SHARE, Valley, deepest_share, find_valley
+from layerscope.core.statistics import LEAST_SHARE, Valley, deepest_share, find_valley
 from layerscope.profiling.run import entropy_valley
 from tests.choose.support import evidence, profile
 

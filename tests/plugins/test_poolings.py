@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import layerscope
-from layerscope.core.poolings import POOLINGS, Pooling
+from layerscope.core.templates import POOLINGS, Pooling
 from layerscope.errors import ExportError
 from layerscope.exporting import export, verifying
 from tests.evaluation.support import write_tasks
@@ -21,7 +21,7 @@ from tests.tiny import tiny_model
 st = pytest.importorskip("sentence_transformers")
 
 ROOT = """
-from layerscope.core.poolings import Pooling
+from layerscope.core.templates import Pooling
 
 ROOT = Pooling(
     "root",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from layerscope.core.valley import LEAST_SHARE
+from layerscope.core.statistics import LEAST_SHARE
 from layerscope.profiling import Profile
 from layerscope_paper.studies.shared.numbers import (
     mean_of,

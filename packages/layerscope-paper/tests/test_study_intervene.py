@@ -15,7 +15,7 @@ from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
 
 from layerscope.capture import expand_sites
-from layerscope.core.valley import LEAST_SHARE
+from layerscope.core.statistics import LEAST_SHARE
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.forward import read_states

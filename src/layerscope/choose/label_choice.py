@@ -24,8 +24,7 @@ from layerscope.choose.decide import Decision, Rule, decide
 from layerscope.choose.label_scores import LabelEvidence, gather
 from layerscope.choose.labels import read_labels
 from layerscope.core import heads
-from layerscope.core.conventions import Reading
-from layerscope.core.identity import ModelIdentity
+from layerscope.core.identity import ModelIdentity, Reading
 from layerscope.core.readout import Readout, parse_readouts
 from layerscope.core.runs import MANIFEST, finished_manifest
 from layerscope.core.scores import Scores

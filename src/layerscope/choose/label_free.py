@@ -22,12 +22,11 @@ from scipy.special import stdtr, stdtrit
 from layerscope.choose.candidates import block_limits, layers_of
 from layerscope.choose.choice import NOTHING, Choice
 from layerscope.choose.decide import bound_warning, decide
-from layerscope.core.conventions import Reading
+from layerscope.core.identity import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.scores import Scores
 from layerscope.core.sites import whole_layers
-from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.core.valley import find_valley
+from layerscope.core.statistics import INTERVAL, Interval, find_valley
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:

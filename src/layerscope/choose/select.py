@@ -23,9 +23,8 @@ from layerscope.choose.claims import SplitScores
 from layerscope.choose.decide import Decision, bound_warning, decide, unblocked
 from layerscope.choose.label_choice import choose_by_labels
 from layerscope.choose.label_free import choose_label_free
-from layerscope.core.conventions import Reading
-from layerscope.core.formatting import split_names
-from layerscope.core.identity import ModelIdentity
+from layerscope.core.identity import ModelIdentity, Reading
+from layerscope.core.options import split_names
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run
 from layerscope.core.scores import DRAWS, Scores

@@ -19,8 +19,7 @@ import typer
 from layerscope.cache import cache_dir
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.core.formatting import describe_size
-from layerscope.core.options import parse_size
+from layerscope.core.options import describe_size, parse_size
 from layerscope.extras import FASTER, FEATURES, how_to_install
 from layerscope.version import VERSION
 

@@ -72,7 +72,7 @@ def _metrics() -> NameList:
 
 
 def _templates() -> NameList:
-    from layerscope.core.formatting import shorten
+    from layerscope.core.options import shorten
     from layerscope.core.templates import TEMPLATES
 
     columns = ("name", "pattern", "citation")

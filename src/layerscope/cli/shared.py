@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerscope.core.formatting import split_names
-from layerscope.core.options import EngineOptions, ModelOptions, parse_size
+from layerscope.core.options import EngineOptions, ModelOptions, parse_size, split_names
 from layerscope.core.runs import folder_name
 from layerscope.errors import InvalidValueError, UnknownNameError, one_line
 

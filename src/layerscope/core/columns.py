@@ -1,4 +1,4 @@
-"""The columns of the tables: what each is called and holds, defined once.
+"""Tables: what each column is called and holds, defined once, and how tables are turned.
 
 The profile's table, its files, the page, sweeps, studies and the documentation read them from here:
 a column that is added to `PROFILE` is in all of them.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from layerscope.core.sites import Site
 from layerscope.core.statistics import INTERVAL, Interval
 
-__all__ = ["PLACE", "PROFILE", "VALUE", "names"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["PLACE", "PROFILE", "VALUE", "lowest_and_highest", "names", "pivot"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,28 @@ def names(columns: Iterable[Column], *roles: str) -> list[str]:
     ['metric', 'normalization', 'sink']
     """
     return [column.name for column in columns if not roles or column.role in roles]
+
+
+def lowest_and_highest(layers: Any, values: Any) -> dict[str, dict[str, Any]]:
+    """Return where a curve over layers is lowest and highest; undefined values are left out; empty where
+    all are undefined."""
+    points = [
+        (float(value), int(layer))
+        for layer, value in zip(layers, values, strict=True)
+        if value == value
+    ]
+    if not points:
+        return {}
+    ends = {
+        "lowest": min(points, key=lambda point: point[0]),
+        "highest": max(points, key=lambda point: point[0]),
+    }
+    return {name: {"layer": layer, "value": value} for name, (value, layer) in ends.items()}
+
+
+def pivot(
+    rows: pd.DataFrame, column: str | list[str], index: str = "layer", value: str = "value"
+) -> pd.DataFrame:
+    """Return a tidy table as a wide one; the columns keep the order in which they first come."""
+    table = rows.pivot_table(index=index, columns=column, values=value, aggfunc="first", sort=False)
+    return table.sort_index()

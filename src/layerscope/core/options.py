@@ -1,5 +1,5 @@
 """The keywords that several commands share: how a model is loaded, how data are read, where the
-work runs.
+work runs. And sizes and lists, as people write them.
 
 A command takes them as keywords (`dtype="bfloat16"`) and sorts them into these objects. An option
 that is None has the default of the function that uses it.
@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from layerscope.errors import InvalidValueError
 
-__all__ = ["EngineOptions", "ModelOptions"]
+__all__ = ["EngineOptions", "ModelOptions", "describe_size", "split_names"]
 
 
 @dataclass(frozen=True)
@@ -108,3 +108,45 @@ class EngineOptions(OptionGroup):
         if options.batch_size is not None and options.batch_size < 1:
             raise InvalidValueError(f"batch_size must be at least 1, not {options.batch_size}.")
         return options
+
+
+def describe_size(count: float) -> str:
+    """Return a number of bytes in the largest unit that fits.
+
+    >>> describe_size(900), describe_size(1.5 * 2**20), describe_size(87 * 2**20), describe_size(10 * 2**30)
+    ('900 bytes', '1.5 MB', '87 MB', '10 GB')
+    """
+    units = ["bytes", "KB", "MB", "GB", "TB"]
+    while abs(count) >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return (
+        f"{count:.1f} {units[0]}" if abs(count) < 9.95 and count % 1 else f"{count:.0f} {units[0]}"
+    )
+
+
+def count_of(count: int, things: str) -> str:
+    """Return so many things, named in the plural.
+
+    >>> count_of(1, "prompts"), count_of(12, "texts")
+    ('1 prompt', '12 texts')
+    """
+    return f"{count} {things.removesuffix('s') if count == 1 else things}"
+
+
+def shorten(text: str, most: int) -> str:
+    """Return a text of at most so many characters.
+
+    >>> shorten("weights", 7), shorten("weights", 4)
+    ('weights', 'wei…')
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def split_names(text: str) -> list[str]:
+    """Return the parts of a comma-separated list, without the empty ones.
+
+    >>> split_names("gpt2, lee,")
+    ['gpt2', 'lee']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]

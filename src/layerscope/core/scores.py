@@ -10,12 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerscope.core.statistics import Interval
+from layerscope.core.statistics import DRAWS, Interval
 
 __all__ = ["DRAWS", "Scores", "add_sources", "weigh_by_reliability"]
-
-DRAWS = 500
-"""Resamples behind every tie, and behind the intervals of comparisons."""
 
 _ROUNDING = 1e-12
 

@@ -22,8 +22,7 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.capture import Site, expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
-from layerscope.core.conventions import LAYER, Reading
-from layerscope.core.identity import model_key
+from layerscope.core.identity import LAYER, Reading, model_key
 from layerscope.core.readout import Readout, parse_readouts
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.engines import Engine

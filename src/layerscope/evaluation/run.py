@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.charts import Figure
+from layerscope.core.columns import pivot
 from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL
-from layerscope.core.tables import pivot
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.results import (
     ItemScores,

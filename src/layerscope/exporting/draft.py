@@ -17,9 +17,8 @@ from typing import Any
 
 from layerscope.core.files import read_json
 from layerscope.core.heads import Head
-from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
-from layerscope.core.templates import SLOT, Template, get_template
+from layerscope.core.templates import POOLINGS, SLOT, Template, get_template
 from layerscope.errors import ExportError
 from layerscope.exporting.cutting import Route
 from layerscope.models import LoadedModel

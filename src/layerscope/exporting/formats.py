@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerscope.core.formatting import describe_size
 from layerscope.core.heads import Head
+from layerscope.core.options import describe_size
 from layerscope.core.plugins import Registry
 from layerscope.core.readout import Readout
 from layerscope.errors import ExportError, one_line

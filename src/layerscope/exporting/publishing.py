@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.files import read_json
-from layerscope.core.formatting import describe_size
+from layerscope.core.options import describe_size
 from layerscope.core.runs import MANIFEST, MARKER, folder_name
 from layerscope.data.hub import hub_problem, quiet_bars
 from layerscope.errors import ExportError, InvalidValueError, LayerscopeError, one_line

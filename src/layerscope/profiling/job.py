@@ -15,12 +15,11 @@ import torch
 
 from layerscope import accelerator, command
 from layerscope.capture import fits_on_device
-from layerscope.core.conventions import LAYER, Reading
-from layerscope.core.identity import model_key
+from layerscope.core.identity import LAYER, Reading, model_key
 from layerscope.core.options import DataOptions
 from layerscope.data.corpus import refuse_missing
-from layerscope.data.records import lack_words
 from layerscope.data.items import is_items, open_items, setting_names
+from layerscope.data.records import lack_words
 from layerscope.engines import Engine
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by

@@ -11,13 +11,11 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from layerscope.core.charts import Figure
-from layerscope.core.columns import PROFILE, names
-from layerscope.core.formatting import count_of
+from layerscope.core.columns import PROFILE, lowest_and_highest, names, pivot
+from layerscope.core.options import count_of
 from layerscope.core.runs import view
 from layerscope.core.sites import whole_layers
-from layerscope.core.statistics import INTERVAL
-from layerscope.core.tables import lowest_and_highest, pivot
-from layerscope.core.valley import find_valley
+from layerscope.core.statistics import INTERVAL, find_valley
 from layerscope.errors import InvalidValueError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
 from layerscope.store import RunFolder, StoredRun

@@ -13,7 +13,7 @@ from rich.table import Table
 from layerscope.choose.choice import Choice
 from layerscope.choose.select import select
 from layerscope.core.charts import Chart, Figure, Line, Style
-from layerscope.core.conventions import Reading
+from layerscope.core.identity import Reading
 from layerscope.core.sites import part_of, whole_layers
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError, UnknownNameError

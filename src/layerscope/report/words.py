@@ -12,9 +12,9 @@ import pandas as pd
 from rich.table import Table
 
 from layerscope.choose.choice import Choice
-from layerscope.core.formatting import count_of
+from layerscope.core.columns import lowest_and_highest
+from layerscope.core.options import count_of
 from layerscope.core.readout import Readout
-from layerscope.core.tables import lowest_and_highest
 from layerscope.maps import TRUSTED, LayerMap
 from layerscope.profiling.run import entropy_valley
 from layerscope.report.section import Section
@@ -32,10 +32,6 @@ NO_VALLEY = (
     "shoulders."
 )
 UNDEFINED = "undefined at every layer"
-SCORES_SAY = (
-    "Color: points gained over the last layer. An outline: the best layer of a task. A dot: a layer "
-    "that cannot be told from it."
-)
 READOUTS_SAY = "Every row is a way to read a text. A dot: cannot be told from the best."
 COSTS_SAY = (
     "Every point is a layer under a readout. The line: candidates that none beats at the same cost "

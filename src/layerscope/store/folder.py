@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
 from layerscope.core.files import sha256_of
-from layerscope.core.formatting import shorten
+from layerscope.core.options import shorten
 from layerscope.core.runs import MANIFEST, finished_manifest, read_manifest, view
 from layerscope.errors import RunFolderError, one_line
 from layerscope.store import atomic, checked

@@ -11,8 +11,7 @@ import torch
 
 from layerscope.capture import Batch, Site, fits_on_device
 from layerscope.capture.pooling import Pooler
-from layerscope.core.poolings import POOLINGS
-from layerscope.core.templates import SLOT, Template
+from layerscope.core.templates import POOLINGS, SLOT, Template
 from layerscope.errors import LayerscopeError
 from layerscope.forward import BatchRunner
 from layerscope.models import LoadedModel

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.formatting import describe_size
+from layerscope.core.options import describe_size
 from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
 from layerscope.store.checked import ARRAYS, ArrayFile, DamagedFileError, write_arrays

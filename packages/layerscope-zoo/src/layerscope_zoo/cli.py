@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from layerscope.catalogue import Entry
-from layerscope.core.formatting import split_names
+from layerscope.core.options import split_names
 from layerscope.data.corpus import CORPORA
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks import TASKS, resolve_tasks

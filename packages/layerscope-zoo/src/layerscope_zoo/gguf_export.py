@@ -17,13 +17,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from layerscope.core.formatting import describe_size
-from layerscope.core.poolings import POOLINGS
+from layerscope.core.options import describe_size
 from layerscope.core.readout import Readout
-from layerscope.core.templates import SLOT
+from layerscope.core.templates import POOLINGS, SLOT
 from layerscope.errors import ExportError
-from layerscope.exporting.formats import Draft, ExportFormat
 from layerscope.exporting.draft import special_tokens
+from layerscope.exporting.formats import Draft, ExportFormat
 from layerscope.exporting.verifying import cosine_distances, pooled_vectors
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION

@@ -17,7 +17,7 @@ from typing import Any
 from layerscope.cache import cache_dir
 from layerscope.catalogue import Entry, Origin, is_offline
 from layerscope.core.files import file_sha256, read_json, sha256_of
-from layerscope.core.formatting import split_names
+from layerscope.core.options import split_names
 from layerscope.core.runs import MARKER
 from layerscope.data import HubSpec, hub_cache, load_hub_dataset
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from layerscope.catalogue import Catalogue, Entry
-from layerscope.core.formatting import split_names
+from layerscope.core.options import split_names
 from layerscope.core.plugins import Registry
 from layerscope.data.hub import hub_explained
 from layerscope.errors import (

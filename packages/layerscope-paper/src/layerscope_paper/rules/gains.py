@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.choose.label_free import DEPTHS, Calibration, Prior, best_layer
-from layerscope.core.valley import LEAST_SHARE, deepest_share
+from layerscope.core.statistics import LEAST_SHARE, deepest_share
 from layerscope.errors import LayerscopeError
 from layerscope_paper import atlas
 from layerscope_paper.atlas.evidence import published_evidence

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from layerscope.core.columns import lowest_and_highest
 from layerscope.core.sites import whole_layers
-from layerscope.core.tables import lowest_and_highest
 from layerscope.metrics import main_metrics, metrics
 from layerscope.metrics.registry import is_plugin
 from layerscope.report.section import Chart, Line, Section
