@@ -20,7 +20,7 @@ from layerscope.core import plugins
 from layerscope.data.items import ItemKind, Items, content_key, item_kinds
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.models import LoadedModel
-from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
+from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewSettings
 from layerscope.profiling import profile
 from tests.tiny import tiny_model
 
@@ -61,7 +61,7 @@ class SeriesReader(ItemReader):
     def read(self, numbers: Any) -> Sequence[Row]:
         return [self.items.rows[int(i)] for i in numbers]  # type: ignore[attr-defined]
 
-    def read_views(self, numbers: Any, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
+    def read_views(self, numbers: Any, rows: Sequence[Row], views: ViewSettings) -> Sequence[Row]:
         random = [
             np.random.default_rng([views.seed, int(self.items.keys[int(i)])]) for i in numbers
         ]
@@ -70,7 +70,7 @@ class SeriesReader(ItemReader):
             for row, rng in zip(rows, random, strict=True)
             for _ in range(views.count)
         ]
-        return ViewInputs(list(noisy))
+        return list(noisy)
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         return {"tokens": "the values of a series"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from layerscope.data.views import ViewSettings
 from layerscope.models.families import FAMILIES, Family, GenericFamily, pre_norm_taps
-from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs
+from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row
 from layerscope.models.load import kind_read_by, load, open_model, wrap
 from layerscope.models.loaded import LoadedModel, Tokens
 from layerscope.models.modules import unwrap
@@ -24,7 +24,6 @@ __all__ = [
     "Row",
     "Source",
     "Tokens",
-    "ViewInputs",
     "ViewSettings",
     "catalogue",
     "kind_read_by",

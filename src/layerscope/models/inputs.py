@@ -69,15 +69,6 @@ class ReadSettings:
 
 
 @dataclass(frozen=True)
-class ViewInputs:
-    """The rows of all views of several items, item by item, and how many were empty and replaced by
-    their item."""
-
-    rows: list[Row]
-    empty: int = 0
-
-
-@dataclass(frozen=True)
 class Part:
     """Items by number: how many tokens are read of each, which were cut, and their rows if those
     take little memory."""
@@ -115,8 +106,9 @@ class ItemReader(AbstractContextManager["ItemReader"]):
 
     def read_views(
         self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
-    ) -> ViewInputs:
-        """Return the rows of the items' views; `rows` are those of the items themselves."""
+    ) -> Sequence[Row]:
+        """Return the rows of the items' views, item by item; `rows` are those of the items
+        themselves."""
         raise DataError(
             f"views of {self.items.kind} cannot be made: choose metrics that compare no views "
             "(metrics=)."
@@ -213,7 +205,7 @@ class TextReader(ItemReader):
 
     def read_views(
         self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
-    ) -> ViewInputs:
+    ) -> Sequence[Row]:
         """Return token ids of the views. A view in which the tokenizer finds no token is replaced
         by its text."""
         texts, _ = cut_by_characters(self._texts(numbers), self.max_length)
@@ -228,10 +220,7 @@ class TextReader(ItemReader):
                 views_of_texts = self._pool.make(texts)
             flat = [view for several in views_of_texts for view in several]
             ids = list(self.model.tokenize(flat, self.max_length).ids)
-        empty = [i for i, row in enumerate(ids) if not len(row)]
-        for i in empty:
-            ids[i] = rows[i // views.count]
-        return ViewInputs(ids, len(empty))
+        return [row if len(row) else rows[i // views.count] for i, row in enumerate(ids)]
 
     def _has_tokenizer(self, pool: ViewPool, texts: list[str]) -> bool:
         """Give the workers the model's tokenizer, once, if it alone gives the model's tokens.

@@ -27,6 +27,17 @@ from layerscope.models.source import (
 
 __all__ = ["find_source"]
 
+_OF_A_MODULE = {
+    "source": "module",
+    "revision": None,
+    "quantization": None,
+    "license": None,
+    "normalizes": False,
+    "sentence_encoder": False,
+    "adapters": [],
+}
+"""The identity of a model in memory, as far as its source decides it."""
+
 
 def load(
     spec: str | Path,
@@ -101,8 +112,11 @@ def load(
     module.eval().requires_grad_(False)
     if bidirectional:
         make_bidirectional(module, family_for(module, family))
-    model = _assemble(module, preparation, source.name, family)
-    model.identity.update(
+    model = _assemble(
+        module,
+        preparation,
+        source.name,
+        family,
         source=source.kind,
         revision=source.revision,
         weights_sha256=source.weights_sha256(),
@@ -130,9 +144,8 @@ def wrap(
     inner.eval()
     config_name = getattr(getattr(inner, "config", None), "name_or_path", "")
     shown_name = str(name or config_name or type(inner).__name__)
-    model = _assemble(inner, inner_tokenizer(module, tokenizer), shown_name, family)
-    model.identity["weights_sha256"] = module_sha256(inner)
-    return model
+    preparation = inner_tokenizer(module, tokenizer)
+    return _assemble(inner, preparation, shown_name, family, weights_sha256=module_sha256(inner))
 
 
 def open_model(model: Any, tokenizer: Any, model_options: dict[str, Any]) -> LoadedModel:
@@ -223,31 +236,28 @@ def make_bidirectional(module: nn.Module, family: Family) -> None:
         )
 
 
-def _assemble(module: nn.Module, preparation: Any, name: str, family: str | None) -> LoadedModel:
-    """Return the model with its parts; `preparation` is its tokenizer or processor."""
+def _assemble(
+    module: nn.Module, preparation: Any, name: str, family: str | None, **facts: Any
+) -> LoadedModel:
+    """Return the model with its parts; `preparation` is its tokenizer or processor, and `facts`
+    identify it."""
     known_family = family_for(module, family)
     check_input(module, known_family.kind)
     model = known_family.make_model(module, preparation, known_family.resolve(module), name)
     model.identity = {
         "name": name,
-        "source": "module",
-        "revision": None,
-        "weights_sha256": None,
+        **_OF_A_MODULE,
         "settings_sha256": settings_sha256(module, model.preparation),
         "family": model.anatomy.family,
         "architecture": type(module).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "quantization": None,
-        "license": None,
-        "normalizes": False,
-        "sentence_encoder": False,
         "untrained": modules.is_untrained(module),
         "bidirectional": known_family.is_bidirectional(module),
-        "adapters": [],
         "n_blocks": model.n_blocks,
         "width": model.width,
         "parameters": sum(p.numel() for p in module.parameters()),
         "context_length": model.max_length,
         **model.own_identity(),
+        **facts,
     }
     return model

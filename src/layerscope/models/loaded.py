@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -132,7 +132,9 @@ class LoadedModel:
     @cached_property
     def width(self) -> int:
         """Number of features D of a token's state."""
-        return width_of(self.module, self.try_model)
+        config = getattr(self.module, "config", None)
+        width = getattr(config, "hidden_size", None) or getattr(config, "d_model", None)
+        return int(width or modules.first(self.try_model()).shape[-1])
 
     def try_model(self) -> Any:
         """Run the model on a small input."""
@@ -149,8 +151,15 @@ class LoadedModel:
 
     @cached_property
     def max_length(self) -> int | None:
-        """The most tokens the model takes at once, or None where it has no such limit."""
-        return context_length(self.module)
+        """The most tokens the model takes at once according to its config, or None where it has no
+        such limit."""
+        config = getattr(self.module, "config", None)
+        names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+        length = next((value for name in names if (value := getattr(config, name, None))), None)
+        if not isinstance(length, int) or length <= 0:
+            return None
+        # Positions that start after the padding id use up that many of the table.
+        return length if self._positions_pad is None else length - self._positions_pad - 1
 
     @property
     def device(self) -> torch.device:
@@ -291,21 +300,6 @@ class LoadedModel:
         return ids, [[(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings]
 
 
-def width_of(module: nn.Module, run: Callable[[], Any]) -> int:
-    """Return the number of features of a token's state."""
-    config = getattr(module, "config", None)
-    width = getattr(config, "hidden_size", None) or getattr(config, "d_model", None)
-    if width is None:
-        output = modules.first(run())
-        if not isinstance(output, Tensor):
-            raise ModelError(
-                f"the width of {type(module).__name__} could not be told from its config or its "
-                "output."
-            )
-        width = output.shape[-1]
-    return int(width)
-
-
 def positions_pad(module: nn.Module) -> int | None:
     """Return the padding id that RoBERTa and its kin count positions from, or None.
 
@@ -317,15 +311,3 @@ def positions_pad(module: nn.Module) -> int | None:
         if is_table and submodule.padding_idx is not None:
             return int(submodule.padding_idx)
     return None
-
-
-def context_length(module: nn.Module) -> int | None:
-    """Return the longest text in tokens, according to the config."""
-    config = getattr(module, "config", None)
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
-    length = next((value for name in names if (value := getattr(config, name, None))), None)
-    if not isinstance(length, int) or length <= 0:
-        return None
-    # Positions that start after the padding id use up that many of the table.
-    pad = positions_pad(module)
-    return length if pad is None else length - pad - 1

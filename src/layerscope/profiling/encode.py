@@ -20,7 +20,7 @@ from layerscope.forward import BatchRunner
 from layerscope.metrics import get_metric
 from layerscope.metrics.registry import is_plugin, register
 from layerscope.models import LoadedModel
-from layerscope.models.inputs import ItemReader, Part, Row, ViewInputs
+from layerscope.models.inputs import ItemReader, Part, Row
 from layerscope.profiling.config import ProfileConfig
 from layerscope.progress import Progress
 from layerscope.spectra import to_device
@@ -364,7 +364,9 @@ class ShardEncoder:
         values = torch.full(shape_of_values, torch.nan, dtype=torch.float64, device=self.device)
         return pooled, values
 
-    def run_views(self, views: ViewInputs, pooled: Tensor, advance: Callable[[int], None]) -> None:
+    def run_views(
+        self, views: Sequence[Row], pooled: Tensor, advance: Callable[[int], None]
+    ) -> None:
         """Run the views of a shard, item by item."""
         count = self.config.n_views
         # One row per view, so that a batch is put into its place by a single index.
@@ -376,7 +378,7 @@ class ShardEncoder:
             rows_of_views[:, places // count, places % count] = reduced.pooled.to(pooled.device)
             advance(len(numbers))
 
-        self.runner.run(views.rows, keep_views)
+        self.runner.run(views, keep_views)
 
     def named(self, values: Tensor) -> dict[str, np.ndarray]:
         """Return token measures (fields, sites, items) by field, checked."""

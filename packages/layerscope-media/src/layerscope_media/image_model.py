@@ -13,7 +13,7 @@ import torch
 from layerscope.capture import Anatomy, Capture, Site
 from layerscope.data import Items
 from layerscope.errors import InvalidValueError, LayerscopeError, ModelError, UnknownNameError
-from layerscope.models import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
+from layerscope.models import ItemReader, Part, ReadSettings, Row, ViewSettings
 from layerscope.spectra import to_device
 from layerscope_media.image_files import describe
 from layerscope_media.model import MediaModel, ValueBatch
@@ -111,21 +111,21 @@ class ImageModel(MediaModel):
     def check_layout(self, row: np.ndarray) -> None:
         """Run one prepared image and see that the first block gets as many tokens as were
         counted."""
-        seen: list[int] = []
+        counts: list[int] = []
         batch = self.make_batch([row])
         with Capture(self.anatomy, [Site("embed", 0, 0.0)], "raw") as capture:
             try:
                 capture.run(
-                    lambda: self.run(batch), lambda _site, raw, _norm: seen.append(raw.shape[1])
+                    lambda: self.run(batch), lambda _site, raw, _norm: counts.append(raw.shape[1])
                 )
             except (RuntimeError, ValueError, IndexError) as error:
                 size = "×".join(map(str, row.shape))
                 raise ModelError(
                     f"{self.name} cannot read an image prepared as {size}: {error}"
                 ) from error
-        if seen != [self.count_tokens(row)]:
+        if counts != [self.count_tokens(row)]:
             raise ModelError(
-                f"{self.name} has {seen} tokens for an image where {self.count_tokens(row)} were expected "
+                f"{self.name} has {counts} tokens for an image where {self.count_tokens(row)} were expected "
                 f"({self.anatomy.leading} of them before the patches): the {self.anatomy.family} family does not describe it."
             )
 
@@ -152,8 +152,9 @@ class ImageModel(MediaModel):
             pixels.to(self.dtype) if pixels.is_floating_point() else pixels, self.device
         )
         no_ids = torch.empty((len(rows), 0), dtype=torch.int64, device=self.device)
-        counts, first = [count] * len(rows), self.pooling == "class"
-        return ValueBatch(no_ids, None, counts, skip, first, values=pixels)
+        counts = [count] * len(rows)
+        class_only = self.pooling == "class"
+        return ValueBatch(no_ids, None, counts, skip, class_only, values=pixels)
 
     def run(self, batch: Any) -> Any:
         return self.family.call(self.module, batch.values)
@@ -180,22 +181,21 @@ class ImageReader(ItemReader):
 
     def survey(self, numbers: np.ndarray) -> Part:
         """Count the tokens of one image, and prepare all of them if they take little memory."""
-        first = self.read(numbers[:1])
-        self.model.check_layout(first[0])
-        self.max_length = count = self.model.lengths(first)[0]
-        n, size = len(numbers), np.asarray(first[0]).nbytes * len(numbers)
-        rows = self.read(numbers) if size <= self.most_kept else None
-        return Part(numbers, np.full(n, count, dtype=np.int64), np.zeros(n, dtype=bool), rows, size)
+        sample = self.read(numbers[:1])
+        self.model.check_layout(sample[0])
+        self.max_length = count = self.model.lengths(sample)[0]
+        n = len(numbers)
+        total_bytes = np.asarray(sample[0]).nbytes * len(numbers)
+        rows = self.read(numbers) if total_bytes <= self.most_kept else None
+        return Part(numbers, np.full(n, count, dtype=np.int64), np.zeros(n, dtype=bool), rows, total_bytes)
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
         return self.model.reader.read(self.items, numbers)
 
     def read_views(
         self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
-    ) -> ViewInputs:
-        return ViewInputs(
-            list(self.model.reader.views(self.items, numbers, views.count, views.seed))
-        )
+    ) -> Sequence[Row]:
+        return list(self.model.reader.views(self.items, numbers, views.count, views.seed))
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         """Which tokens are read, what stands for an image, and how views are made."""
@@ -233,11 +233,11 @@ class ImageReader(ItemReader):
     def has_class_token(self) -> bool:
         return bool(self.model.anatomy.class_token)
 
-    def facts(self, part: Part) -> dict[str, Any]:
+    def facts(self, survey: Part) -> dict[str, Any]:
         """How many patches there are, and what was left out."""
         anatomy = self.model.anatomy
         return {
-            "patches": int(part.lengths[0]) if len(part.lengths) else 0,
+            "patches": int(survey.lengths[0]) if len(survey.lengths) else 0,
             "tokens": "patches; class and register tokens are left out",
             "class_token": anatomy.class_token,
             "registers": anatomy.registers,

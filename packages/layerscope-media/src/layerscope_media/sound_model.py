@@ -21,7 +21,6 @@ from layerscope.models import (
     ReadSettings,
     Row,
     Source,
-    ViewInputs,
     ViewSettings,
     read_pretrained,
     unwrap,
@@ -43,10 +42,10 @@ class SoundModel(MediaModel):
 
     def _reader(self, items: Items, settings: ReadSettings) -> ItemReader:
         rate = int(items.source.get("rate", RATE))
-        wanted = int(getattr(self.processor, "sampling_rate", RATE))
-        if rate != wanted:
+        model_rate = int(getattr(self.processor, "sampling_rate", RATE))
+        if rate != model_rate:
             raise DataError(
-                f"{self.name} reads {wanted} samples per second, and the sounds have {rate}. Convert them first."
+                f"{self.name} reads {model_rate} samples per second, and the sounds have {rate}. Convert them first."
             )
         return SoundReader(self, items)
 
@@ -88,8 +87,8 @@ class SoundModel(MediaModel):
             raise LayerscopeError(f"{self.name} reads sounds of different lengths one at a time.")
         waves = [np.asarray(row, dtype=np.float32) for row in rows]
         rate = int(getattr(self.processor, "sampling_rate", RATE))
-        made = self.processor(waves, sampling_rate=rate, return_tensors="pt")
-        values = made["input_features" if self.has_window else "input_values"].to(
+        inputs = self.processor(waves, sampling_rate=rate, return_tensors="pt")
+        values = inputs["input_features" if self.has_window else "input_values"].to(
             self.device, self.dtype
         )
         mask = None
@@ -125,7 +124,7 @@ class SoundReader(ItemReader):
 
     def read_views(
         self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
-    ) -> ViewInputs:
+    ) -> Sequence[Row]:
         """Copies with noise 20 dB below the sound's level and another loudness (half to twice),
         from the sound's content."""
         out: list[Row] = []
@@ -136,7 +135,7 @@ class SoundReader(ItemReader):
                 rng = np.random.default_rng([views.seed, view, int(self.items.keys[int(number)])])
                 noisy = samples + _NOISE * level * rng.standard_normal(len(samples))
                 out.append((2 ** rng.uniform(-1, 1) * noisy).astype(np.float32))
-        return ViewInputs(out)
+        return out
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         model = self.model
@@ -157,8 +156,8 @@ class SoundReader(ItemReader):
             else None,
         }
 
-    def facts(self, part: Part) -> dict[str, Any]:
-        return {**super().facts(part), "tokens": "frames"}
+    def facts(self, survey: Part) -> dict[str, Any]:
+        return {**super().facts(survey), "tokens": "frames"}
 
 
 class SoundFamily(Family):
