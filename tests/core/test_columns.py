@@ -4,12 +4,11 @@ from them."""
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-from layerscope.core.columns import PROFILE, VALUE, names
+from layerscope.core.columns import VALUE, names
 from layerscope.core.statistics import Interval
-from tests.forking import ROOT, run_python
+from tests.forking import run_python
 
 # a column of its own in one place, before anything else of layerscope is imported
 ADDED = """
@@ -43,14 +42,6 @@ def test_a_column_added_in_one_place_is_everywhere(tmp_path: Path) -> None:
     assert found.pop("curvature of one token") > 0
     assert found.pop("csv") == "left_out"
     assert set(found.values()) == {True}, found
-
-
-def test_the_documentation_lists_the_columns_of_a_profile() -> None:
-    page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
-    section = page.split("## The profile's table")[1].split("\n## ")[0]
-    assert [word for word in re.findall(r"`(\w+)`", section) if word in names(PROFILE)] == names(
-        PROFILE
-    )
 
 
 def test_an_interval_is_the_columns_of_a_value() -> None:

@@ -69,21 +69,19 @@ def _state(path: Path) -> tuple[int, ...]:
 
 @cache
 def _remembered(path: Path, state: tuple[int, ...]) -> str:
-    """Return the sha256 of a file in a state: from the memo if that is whole, and if the beginning
-    and some blocks of the file are those that it was made from."""
+    """Return the sha256 of a file in a state: from the memo if the beginning and some blocks of the
+    file are those that it was made from."""
     memo = cache_dir() / "fingerprints" / (hashlib.sha256(str(path).encode()).hexdigest() + ".json")
     facts = {"state": list(state), "sample": _sample_sha256(path, state[0])}
     with suppress(OSError, ValueError, KeyError, TypeError):
         stored = json.loads(memo.read_text())
-        is_same = all(stored[name] == value for name, value in facts.items())
-        if is_same and stored[CHECKSUM] == checksum(stored):
+        if all(stored[name] == value for name, value in facts.items()):
             return str(stored["sha256"])
     digest = sha256_of(path)
-    whole = {**facts, "sha256": digest}
     # The memo saves time only: a cache that cannot be written must not stop a run.
     with suppress(OSError):
         memo.parent.mkdir(parents=True, exist_ok=True)
-        memo.write_text(json.dumps({**whole, CHECKSUM: checksum(whole)}))
+        memo.write_text(json.dumps({**facts, "sha256": digest}))
     return digest
 
 
