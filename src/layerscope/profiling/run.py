@@ -18,7 +18,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL, find_valley
 from layerscope.errors import InvalidValueError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
-from layerscope.store import RunFolder, StoredRun
+from layerscope.store import StoredRun
 
 __all__ = ["EntropyValley", "Profile", "entropy_valley"]
 
@@ -113,34 +113,16 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
 @dataclass
 class Profile(StoredRun):
     """A finished profile. `table` is tidy: one row per site, metric, normalization and sink
-    setting."""
+    setting. `prompts` has a row per prompt and site."""
 
     kind: ClassVar[str] = "profile"
     files: ClassVar[dict[str, str]] = {"profile": "table", "prompts": "prompts"}
+    without_csv: ClassVar[tuple[str, ...]] = ("prompts",)
 
     table: pd.DataFrame
     manifest: dict[str, Any]
-    _prompts: pd.DataFrame | None  # None: in the folder, not read yet
+    prompts: pd.DataFrame
     path: Path | None = None
-
-    @property
-    def prompts(self) -> pd.DataFrame:
-        """Return per-prompt values: one row per prompt and site."""
-        if self._prompts is None:
-            assert self.path is not None
-            self._prompts = RunFolder(self.path).read_table("prompts")
-        return self._prompts
-
-    @classmethod
-    def read(cls, folder: RunFolder) -> dict[str, Any]:
-        """Return the table; values of prompts are read later."""
-        return {"table": folder.read_table("profile"), "_prompts": None}
-
-    def write(self, folder: RunFolder) -> None:
-        """Write both tables."""
-        folder.write_table("prompts", self.prompts, csv=False)
-        folder.write_table("profile", self.table)
-        self.write_map(folder)
 
     @property
     def layers(self) -> list[int]:
