@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from layerscope.capture import fits_on_device
 from layerscope.core.identity import LAYER, Reading, model_key
 from layerscope.core.options import DataOptions
 from layerscope.data.corpus import refuse_missing
-from layerscope.data.items import is_items, open_items, setting_names
+from layerscope.data.items import Items, is_items, open_items, setting_names
 from layerscope.data.records import lack_words
 from layerscope.engines import Engine
 from layerscope.metrics.registry import MetricName
@@ -167,6 +167,7 @@ def run_profile(
         encoded = encode(task, VectorSpace(scratch), bar)
     task.reader.stop_views()  # its processes have done their work
     encode_seconds = time.perf_counter() - start
+    corpus = _describe_items(task.items)  # here, while a GPU is still at work
     estimator = SiteEstimator(task, encoded)
     count = len(task.sites)
     bar.begin("metrics|sites", count)
@@ -182,21 +183,24 @@ def run_profile(
         "resumed_prompts": encoded.resumed_prompts,
     }
     prompts = prompt_table(task.sites, encoded.plan, encoded.prompts, estimator.numbers)
-    return Profile(table.table, _manifest(task, encoded, table, seconds), prompts), encoded
+    manifest = {**_manifest(task, encoded, table), "corpus": corpus, "seconds": seconds}
+    return Profile(table.table, manifest, prompts), encoded
 
 
-def _manifest(
-    task: ProfileTask, encoded: EncodedItems, table: ProfileTable, seconds: Mapping[str, float]
-) -> dict[str, Any]:
+def _describe_items(items: Items) -> dict[str, Any]:
+    facts = {"name": items.name, "fingerprint": items.fingerprint, **items.source}
+    if lack_words(list(islice(getattr(items, "texts", ()), 200))):
+        facts["lack_words"] = True
+    return facts
+
+
+def _manifest(task: ProfileTask, encoded: EncodedItems, table: ProfileTable) -> dict[str, Any]:
     """Return what the run says about itself."""
     config = task.config
     plan = encoded.plan
     items = task.items
     lengths = plan.lengths[plan.lengths > 0]
     no_tokens = {"no_tokens": plan.no_tokens} if plan.no_tokens else {}
-    corpus = {"name": items.name, "fingerprint": items.fingerprint, **items.source}
-    if lack_words(list(islice(getattr(items, "texts", ()), 200))):
-        corpus["lack_words"] = True
     engine = task.engine.facts()
     devices = engine.get("devices") or [str(task.device)]
     reductions = "reductions and eigenvalues in float64"
@@ -207,7 +211,6 @@ def _manifest(
     return command.make_manifest(
         Profile.kind,
         model=task.model.identity,
-        corpus=corpus,
         conventions={
             "layer": LAYER,
             **reading.as_conventions(),
@@ -245,7 +248,6 @@ def _manifest(
             engine=engine,
             eigenvalues=solvers_used(task.metrics_device),
         ),
-        seconds=seconds,
     )
 
 

@@ -64,25 +64,24 @@ def prompt_table(
     sites: Sequence[Site], plan: Plan, prompts: np.ndarray, numbers: Numbers
 ) -> pd.DataFrame:
     """Return one row per prompt and site, by number of prompt. Undefined values are empty."""
-    facts = pd.DataFrame(
-        {
-            "prompt": np.arange(len(plan.lengths)),
-            "text_key": plan.keys,
-            "tokens": plan.lengths,
-            "truncated": plan.truncated,
-        }
-    )
+    columns = {
+        "prompt": np.arange(len(plan.lengths)),
+        "text_key": plan.keys,
+        "tokens": plan.lengths,
+        "truncated": plan.truncated,
+    }
     if not numbers:
-        return facts
+        return pd.DataFrame(columns)
     order = np.argsort(prompts, kind="stable")
-    table = facts.iloc[prompts[order].repeat(len(sites))].reset_index(drop=True)
-    table["site"] = np.tile(np.array([site.name for site in sites], dtype=object), len(prompts))
-    table["layer"] = np.tile(np.array([site.layer for site in sites]), len(prompts))
+    rows = prompts[order].repeat(len(sites))
+    columns = {name: values[rows] for name, values in columns.items()}
+    columns["site"] = np.tile(np.array([site.name for site in sites], dtype=object), len(prompts))
+    columns["layer"] = np.tile(np.array([site.layer for site in sites]), len(prompts))
     for field, values in numbers.items():
         column = values[:, order].T.ravel()  # prompt by prompt, its sites in their order
         is_count = field in (FLAT, SINK_POSITION)
-        table[column_of(field)] = column.astype(np.int64) if is_count else column
-    return table
+        columns[column_of(field)] = column.astype(np.int64) if is_count else column
+    return pd.DataFrame(columns)
 
 
 def column_of(field: str) -> str:
