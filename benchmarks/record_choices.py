@@ -29,15 +29,15 @@ from torch import Tensor
 
 import layerscope
 from layerscope.capture import expand_sites
-from layerscope.choose.judges.agreement import Neighborhoods, similarities
-from layerscope.choose.judges.base import scores_of_items
-from layerscope.choose.judges.consistency import (
+from layerscope.choose import Candidate, layers_of
+from layerscope.choose.consistency import (
     added_ranks,
     best_candidates,
     consensus,
     consistency_items,
     make_views,
 )
+from layerscope.choose.judges import Neighborhoods, scores_of_items, similarities
 from layerscope.choose.label_scores import LabelMeasure, assemble, stands_for
 from layerscope.choose.labels import Labeled, build
 from layerscope.core.readout import Readout, kinds_of
@@ -306,6 +306,10 @@ class TaskVectors:
     ) -> None:
         self.readouts: Sequence[Readout] = readouts
         self.layers: Sequence[int] = range(model.n_blocks + 1)
+        costs = [1.0] * len(self.layers)
+        self.candidates: Sequence[Candidate] = [
+            item for readout in readouts for item in layers_of(readout, self.layers, costs)
+        ]
         self.views = views
         sites = tuple(expand_sites(None, model.anatomy))
         distinct = {*texts, *(text for view in views.values() for text in view)}
@@ -324,16 +328,18 @@ class TaskVectors:
                 rows = [torch.as_tensor(part[reading]).to(model.device) for part in parts]
                 self._states[name, reading] = torch.cat(rows, 1)
 
-    def vectors(self, readout: Readout, view: str = "texts") -> Tensor:
-        """Return the vectors (layers, texts, D) of a view."""
-        return self.of(readout, self.views[view])
+    def vectors(self, candidate: Candidate, view: str = "texts") -> Tensor:
+        """Return the vectors (texts, D) of a view."""
+        assert candidate.readout is not None
+        layer = candidate.layer
+        return self.of(candidate.readout, self.views[view], slice(layer, layer + 1))[0]
 
-    def of(self, readout: Readout, texts: Sequence[str]) -> Tensor:
+    def of(self, readout: Readout, texts: Sequence[str], layers: slice = slice(None)) -> Tensor:
         """Return vectors (layers, texts, D); NaN at a layer where all texts have the same one.
 
         The mean over the sample is subtracted where the readout centers.
         """
-        states = self._states[readout.template, readout.kinds[0]]
+        states = self._states[readout.template, readout.kinds[0]][layers]
         sample = states[:, [self._places[text] for text in self.views["texts"]]]
         mean = sample.double().mean(1, keepdim=True).float()
         size = sample.abs().amax((1, 2)).clamp_min(1e-30)
@@ -388,14 +394,14 @@ def record_sources(candidates: TaskVectors, judge: LoadedModel) -> dict[str, np.
     }
     neighborhoods = {name: Neighborhoods.of(rows) for name, rows in references.items()}
     items: dict[str, list[np.ndarray]] = {name: [] for name in references}
-    for readout in candidates.readouts:
-        for rows in candidates.vectors(readout):
-            is_defined = bool(torch.isfinite(rows).all())
-            cosines = similarities(rows) if is_defined else None
-            for name, neighborhood in neighborhoods.items():
-                undefined = np.full(len(rows), np.nan, dtype=np.float32)
-                agreement = undefined if cosines is None else neighborhood.agreement(cosines)
-                items[name].append(np.asarray(torch.as_tensor(agreement).cpu()))
+    for candidate in candidates.candidates:
+        rows = candidates.vectors(candidate)
+        is_defined = bool(torch.isfinite(rows).all())
+        cosines = similarities(rows) if is_defined else None
+        for name, neighborhood in neighborhoods.items():
+            undefined = np.full(len(rows), np.nan, dtype=np.float32)
+            agreement = undefined if cosines is None else neighborhood.agreement(cosines)
+            items[name].append(np.asarray(torch.as_tensor(agreement).cpu()))
     scores = {name: scores_of_items(name, np.array(rows), 0) for name, rows in items.items()}
     out = {}
     for name, source in {**scores, "consistency": ranks}.items():

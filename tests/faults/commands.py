@@ -130,9 +130,9 @@ class Commands:
         """Blocks trained for a few steps, with a look and a state to go on from after each. It is
         too short to help, so that what is handed over is the head whatever was rounded."""
         import layerscope
-        from layerscope.improving import scoring
+        from layerscope.improving import flow
 
-        scoring.find_teacher = _any_prompt
+        flow.find_teacher = _any_prompt
         few = {
             "max_steps": 4,
             "eval_steps": 1,
@@ -175,20 +175,15 @@ class Commands:
         brief_export(self.model, 2, "plain/mean/raw/keep/none", out / "run", overwrite=True)
 
 
-def _any_prompt(judgment: Any, readouts: Any, layers: Any, encoder: str) -> Any:
+def _any_prompt(judgment: Any, candidates: Any, encoder: str) -> Any:
     """A prompt teaches, whatever was judged: tiny models know nothing, and a head needs a
     teacher."""
     from layerscope.core.scores import Scores
-    from layerscope.improving.heads import find_teacher
+    from layerscope.improving.fit import find_teacher
 
-    prompted = [float(readout.template != "plain") for readout in readouts]
-    ahead = np.repeat(prompted, len(layers))
-    return find_teacher(
-        Scores(judgment.values + ahead, judgment.draws + ahead[:, None]),
-        readouts,
-        layers,
-        encoder,
-    )
+    ahead = np.array([float(item.readout.template != "plain") for item in candidates])
+    lifted = Scores(judgment.values + ahead, judgment.draws + ahead[:, None])
+    return find_teacher(lifted, candidates, encoder)
 
 
 def _in_this_process(command: list[str], **_: Any) -> Any:
@@ -206,8 +201,7 @@ def tables(folder: Path) -> Tables:
     """Everything that a command's folder says in numbers, checked as a reader checks it."""
     from layerscope import load_run
     from layerscope.core.runs import MARKER
-    from layerscope.store.checked import DamagedFileError
-    from layerscope.store.checked import check_files
+    from layerscope.store.checked import DamagedFileError, check_files
 
     if (folder / "run" / "v.parquet").exists():
         vectors = pd.read_parquet(folder / "run" / "v.parquet")

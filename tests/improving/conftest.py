@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from layerscope.core.scores import Scores
-from layerscope.improving import scoring
-from layerscope.improving.heads import find_teacher
+from layerscope.improving import flow
+from layerscope.improving.fit import find_teacher
 from tests.exporting.conftest import here
 from tests.tiny import tiny_model
 
@@ -26,8 +26,7 @@ def common_cache(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(autouse=True)
 def roughly_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast the models are says nothing here: one round over a few texts."""
-    monkeypatch.setattr("layerscope.improving.finish.TIMED", 4)
-    monkeypatch.setattr("layerscope.improving.reader._ROUNDS", 1)
+    monkeypatch.setattr("layerscope.improving.candidates.TIMED", 4)
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +47,12 @@ def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was judged, a prompt teaches, and the head at layer 2 is far ahead."""
     teacher = find_teacher
 
-    def teach(judgment, readouts, layers, encoder):
-        prompted = [float(readout.template != "plain") for readout in readouts]
-        ahead = np.repeat(prompted, len(layers))
+    def teach(judgment, candidates, encoder):
+        ahead = np.array([float(item.readout.template != "plain") for item in candidates])
         lifted = Scores(judgment.values + ahead, judgment.draws + ahead[:, None])
-        return teacher(lifted, readouts, layers, encoder)
+        return teacher(lifted, candidates, encoder)
 
-    append_scores = scoring.append_scores
+    append_scores = flow.append_scores
 
     def prefer(scores, more):
         total = append_scores(scores, more)
@@ -62,5 +60,5 @@ def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         ahead[len(scores.values) + 2] = 5.0
         return Scores(total.values + ahead, total.draws + ahead[:, None])
 
-    monkeypatch.setattr(scoring, "find_teacher", teach)
-    monkeypatch.setattr(scoring, "append_scores", prefer)
+    monkeypatch.setattr(flow, "find_teacher", teach)
+    monkeypatch.setattr(flow, "append_scores", prefer)

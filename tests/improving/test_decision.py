@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,21 +12,15 @@ from layerscope.choose.decide import LEAD, SECOND
 from layerscope.core.readout import Readout
 from layerscope.core.templates import names_of
 from layerscope.errors import LayerscopeError
-from layerscope.improving.candidates import template_names
-from layerscope.improving.decision import (
-    Outcome,
-    baseline_of,
-    describe,
-    front,
-    make_candidates,
-    relative_costs,
-)
+from layerscope.improving.candidates import baseline_of, make_candidates, template_names
+from layerscope.improving.flow import block_unsuited
 from layerscope.improving.judging import Judges
-from layerscope.improving.scoring import prefers_plain_text
+from layerscope.improving.result import Outcome, describe, front
 
 READOUTS = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus")]
-LAYERS = [0, 1, 2, 3, 4]
-COSTS = relative_costs([10, 20], LAYERS, [False, False])
+MODEL = SimpleNamespace(n_blocks=4, anatomy=SimpleNamespace(final_norm=None))
+TOKENS = {"plain": 10.0, "one-word": 20.0}
+CANDIDATES = make_candidates(MODEL, [(None, readout) for readout in READOUTS], TOKENS)
 
 
 def judged(scores, error: float, weight: float = 1.0) -> Scores:
@@ -37,7 +33,9 @@ def judged(scores, error: float, weight: float = 1.0) -> Scores:
 def decide(
     judgment: Scores, budget=None, suited=None, second: Scores | None = None, lead=None
 ) -> Outcome:
-    candidates = make_candidates(READOUTS, LAYERS, COSTS, suited, judgment.defined)
+    suits = dict(zip(READOUTS, suited or [True, True], strict=True))
+    judges = SimpleNamespace(eligible=lambda candidate, tokens: suits[candidate.readout])
+    candidates = block_unsuited(judges, CANDIDATES, 20, judgment.defined)
     opinion = None if second is None else lambda template: second
     baseline = baseline_of(candidates)
     decision = decide_by_judge(candidates, judgment, baseline, budget, opinion, lead)
@@ -50,22 +48,21 @@ def at(outcome: Outcome) -> tuple[int, int]:
 
 
 def test_costs_are_tokens_times_blocks():
-    assert COSTS[0, -1] == 1
-    assert COSTS[1, -1] == 2
-    assert COSTS[1, 2] == 1
-    assert 0 < COSTS[0, 0] < COSTS[0, 1]
-    filled = relative_costs([10, 10], [0, 1, 4], [False, True])  # an export adds a block of zeros
-    assert np.allclose(filled, [[0.125, 0.25, 1.0], [0.25, 0.5, 1.25]])
+    costs = np.array([candidate.cost for candidate in CANDIDATES]).reshape(2, 5)
+    assert np.allclose(costs, [[0.125, 0.25, 0.5, 0.75, 1], [0.25, 0.5, 1, 1.5, 2]])
+    anatomy = SimpleNamespace(final_norm=object(), family="llama")
+    model = SimpleNamespace(n_blocks=4, anatomy=anatomy)
+    filled = make_candidates(model, [(None, Readout(final_norm="raw"))], TOKENS)
+    # an export adds a block of zeros
+    assert [candidate.cost for candidate in filled] == [0.25, 0.5, 0.75, 1, 1.25]
 
 
-def test_a_clear_winner_is_taken_and_its_gain_is_split():
+def test_a_clear_winner_is_taken():
     outcome = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.4, 0.9, 0.7]], 0.001))
     choice, evidence = outcome.choice, outcome.evidence
     assert at(outcome) == (1, 3)
     assert choice.after - choice.before == pytest.approx(0.7)
     assert evidence.interval[0] > 0.65
-    assert evidence.readout_gain == pytest.approx(0.5)
-    assert evidence.layer_gain == pytest.approx(0.2)
     assert choice.expected_gain is None  # a judge's score is not in points
     assert not choice.abstained
     first = choice.table.iloc[0]
@@ -107,7 +104,6 @@ def test_a_gain_that_is_expected_is_enough_where_the_judge_knows_quality():
     assert at(outcome) == (1, 3)
     assert outcome.evidence.interval[0] < 0 < outcome.evidence.interval[1]
     assert 0.9 < outcome.evidence.certainty < 1
-    assert outcome.evidence.runner_up == (READOUTS[0].name, 4)
     assert at(decide(judgment, lead=2.5)) == (0, 4)
 
 
@@ -123,12 +119,6 @@ def test_readouts_that_are_not_suited_are_not_chosen_nor_on_the_front():
     assert at(decide(judgment, suited=[False, False]))[0] == 0
 
 
-@pytest.mark.parametrize(("plain", "prompt", "warned"), [(0.5, 0.4, True), (0.4, 0.5, False)])
-def test_a_judge_that_goes_by_words_likes_the_plain_text_best(plain, prompt, warned):
-    judgment = judged([[0.1, plain, 0.2, 0.2, 0.2], [np.nan, 0.2, 0.3, prompt, 0.3]], 0.001)
-    assert prefers_plain_text(judgment, READOUTS) is warned
-
-
 def test_templates_that_are_tried():
     assert template_names(None) == ["plain", "one-word", "step-by-step"]
     assert template_names(None, labels=True) == ["plain", *names_of("with_labels")]
@@ -137,8 +127,10 @@ def test_templates_that_are_tried():
 
 def test_without_an_encoder_sentences_are_read_by_prompts_alone():
     alone = Judges()
-    assert alone.eligible(READOUTS, tokens=20) == [False, True]
-    assert alone.eligible(READOUTS, tokens=200) is None  # a document is no sentence
+    plain, prompt = CANDIDATES[0], CANDIDATES[-1]
+    assert not alone.eligible(plain, tokens=20)
+    assert alone.eligible(prompt, tokens=20)
+    assert alone.eligible(plain, tokens=200)  # a document is no sentence
 
 
 def test_a_budget_limits_the_layers_and_nothing_to_judge_is_an_error():

@@ -112,8 +112,7 @@ class FirstLayer:
     views: tuple[str, ...] = ()
 
     def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
-        row = [float(layer == 0) for layer in candidates.layers]
-        return Scores(np.array([row for _ in candidates.readouts]).ravel())
+        return Scores(np.array([float(item.layer == 0) for item in candidates.candidates]))
 
 
 def test_what_has_no_gguf_file_is_no_candidate_for_llama_cpp() -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import layerscope
+from layerscope.choose import Candidate, layers_of
 from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.readout import Readout, parse_readouts
 from layerscope.core.scores import Scores
-from layerscope.errors import InvalidValueError, LayerscopeError
+from layerscope.errors import InvalidValueError, UnknownNameError
 from layerscope.improving import fit
-from layerscope.improving.decision import front
-from layerscope.improving.heads import READOUT, Teacher, find_teacher, fit_heads
-from layerscope.improving.reader import Reader
+from layerscope.improving.candidates import Heads, Reader, Teacher
+from layerscope.improving.fit import find_teacher, fit_heads, teaching_prompts
+from layerscope.improving.result import front
 from tests.improving.test_improve import some_texts, write_labels
 
 TEXTS = some_texts(300)
@@ -26,6 +28,8 @@ GRID = [
     Readout("one-word", "last", "raw", "keep", "corpus"),
     Readout("one-word", "last", "raw"),
 ]
+HEAD = Candidate((0, 1), "head", Readout()).readout_name
+CANDIDATES = [item for readout in GRID for item in layers_of(readout, [1, 2], [0.5, 1])]
 OPTIONS = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False}
 
 
@@ -40,30 +44,44 @@ def judged(scores: list[list[float]], noise: float = 0.01) -> Scores:
 
 
 def test_the_best_centered_prompt_teaches() -> None:
-    teacher = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.9, 0.9]]), GRID, [1, 2], "")
+    teacher = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.9, 0.9]]), CANDIDATES, "")
     assert teacher is not None
-    assert (teacher.readout, teacher.layer) == (GRID[1], 2)
+    assert (teacher.candidate.readout, teacher.candidate.layer) == (GRID[1], 2)
     assert teacher.describe() == "the one-word prompt at layer 2"
-    assert [prompt.template for prompt in teacher.together] == ["one-word", "topic", "intent"]
-    words = "the one-word prompt, the topic prompt, the intent prompt at layer 2"
-    assert teacher.describe(teacher.together) == words
-    # no last token that is to be a word
-    assert len(Teacher(Readout("echo", centering="corpus"), 2).together) == 1
     weak = judged([[0.2, 0.5], [0.3, 0.4], [0.3, 0.3]])  # no better than today
-    assert find_teacher(weak, GRID, [1, 2], "an encoder") is None
+    assert find_teacher(weak, CANDIDATES, "an encoder") is None
+
+
+def test_two_more_prompts_teach_a_student_that_reads_the_last_token() -> None:
+    request = SimpleNamespace(train={}, templates=("plain", "one-word", "step-by-step"))
+    run = SimpleNamespace(request=request, labels=None)
+    teacher = Teacher(CANDIDATES[3])
+    prompts = teaching_prompts(run, teacher)
+    assert [prompt.template for prompt in prompts] == ["one-word", "topic", "intent"]
+    words = "the one-word prompt, the topic prompt, the intent prompt at layer 2"
+    assert teacher.describe(prompts) == words
+    echo = Candidate((0, 1), readout=Readout("echo", centering="corpus"))
+    assert len(teaching_prompts(run, Teacher(echo))) == 1  # no last token that is to be a word
+    request.train = None
+    assert teaching_prompts(run, teacher) == [GRID[1]]
 
 
 def test_too_few_texts_and_constant_vectors_fit_no_head() -> None:
     rng = np.random.default_rng(0)
-    teacher = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.1, 0.1]]), GRID, [1, 2], "")
     raw = rng.normal(size=(2, LEAST_TEXTS, 8)).astype(np.float32)
     target = rng.normal(size=(LEAST_TEXTS, 5))
-    assert fit_heads(teacher, raw[:, 1:], target[1:]) is None
-    assert fit_heads(teacher, raw, np.ones((LEAST_TEXTS, 5))) is None
-    assert fit_heads(teacher, raw, np.full((LEAST_TEXTS, 5), np.nan)) is None
-    assert fit_heads(None, raw, raw[0]) is None
+    teacher = Teacher(CANDIDATES[3])
+
+    def fit_on(rows: np.ndarray, taught: np.ndarray) -> Heads | None:
+        by_name = {GRID[1]: [taught, taught], GRID[0]: rows}
+        stored = SimpleNamespace(taught=lambda item: by_name[item.readout][item.layer - 1])
+        return fit_heads(teacher, stored, CANDIDATES[:2])
+
+    assert fit_on(raw[:, 1:], target[1:]) is None
+    assert fit_on(raw, np.ones((LEAST_TEXTS, 5))) is None
+    assert fit_on(raw, np.full((LEAST_TEXTS, 5), np.nan)) is None
     raw[0] = 1
-    heads = fit_heads(teacher, raw, target)
+    heads = fit_on(raw, target)
     assert heads is not None
     assert heads.similarities(0) is None  # a layer with one vector for all texts
     assert heads.similarities(1) is not None
@@ -73,7 +91,7 @@ def test_too_few_texts_and_constant_vectors_fit_no_head() -> None:
 def test_the_folder_is_the_head(llama, tmp_path: Path) -> None:
     out = tmp_path / "better"
     result = improve(llama, TEXTS, out=out, center_on="all")
-    assert (result.choice.readout, result.choice.layer) == (READOUT.name, 2)
+    assert (result.choice.readout, result.choice.layer) == (HEAD, 2)
     modules = json.loads((out / "modules.json").read_text())
     names = [module["type"].rsplit(".", 1)[-1] for module in modules]
     assert names == ["Transformer", "Pooling", "Dense", "Normalize"]
@@ -82,13 +100,11 @@ def test_the_folder_is_the_head(llama, tmp_path: Path) -> None:
     evidence = loaded.evidence
     assert evidence.teacher.startswith("the one-word prompt at layer")
     assert evidence.relative_cost == pytest.approx(2 / 3)
-    assert loaded.manifest["texts"]["centered_on"]["texts"] == 300
+    assert loaded.manifest["texts"]["fitted_on"] == "all 300 texts of texts"
     assert "linear map" in (out / "README.md").read_text(encoding="utf-8")
     assert "(plain text, head)" in str(loaded)
-    with pytest.raises(LayerscopeError, match="goes through a head, which `improve` fits"):
-        layerscope.export(llama, 2, readout=READOUT, out=tmp_path / "again")
-    with pytest.raises(LayerscopeError, match="a head is fitted by `improve`"):
-        parse_readouts(READOUT.name, has_cls=False, has_norm=True)
+    with pytest.raises(UnknownNameError, match="unknown centering 'head'"):
+        parse_readouts(HEAD, has_cls=False, has_norm=True)
 
 
 @pytest.mark.usefixtures("head_wins", "here")
@@ -129,8 +145,6 @@ def test_a_budget_is_kept_or_refused_before_anything_is_read(
     for row in best.itertuples():
         cheaper = result.table[result.table["cost"] <= row.cost]
         assert row.score >= cheaper["score"].max()
-    notes = improve(llama, TEXTS, sample=60, budget=0.5).warnings
-    assert "no head was fitted: 60 texts are too few, it takes 200." in notes
     assert improve(llama, TEXTS, budget=1.5).table["cost"].max() > 1.5
     with pytest.raises(InvalidValueError, match="share of today's computation"):
         improve(llama, TEXTS, budget=0)
@@ -146,11 +160,11 @@ def test_labels_score_heads_as_heads(
 ) -> None:
     """A probe does not see centering, but it sees a head."""
     file = write_labels(tmp_path / "labels.csv", TEXTS[:80], "river")
-    teacher = Teacher(GRID[1], 3)
-    monkeypatch.setattr("layerscope.improving.scoring.find_teacher", lambda *given: teacher)
+    teacher = Teacher(Candidate((0, 1, 2), readout=GRID[1]))
+    monkeypatch.setattr("layerscope.improving.flow.find_teacher", lambda *given: teacher)
     table = improve(llama, TEXTS, labels=file).table.sort_values("layer")
     scores = {name: rows["score"].to_numpy() for name, rows in table.groupby("readout")}
-    assert not np.allclose(scores[READOUT.name], scores[Readout().name])
+    assert not np.allclose(scores[HEAD], scores[Readout().name])
 
 
 def test_a_pattern_that_begins_with_a_line_end(llama) -> None:
@@ -172,6 +186,6 @@ def test_labels_of_classes_shape_the_head_that_is_exported(llama, tmp_path: Path
     file.write_text("text,label\n" + "".join(rows), encoding="utf-8")
     plain = improve(llama, TEXTS, budget=0.7)
     shaped = improve(llama, TEXTS, labels=file, budget=0.7)
-    assert plain.choice.readout == shaped.choice.readout == READOUT.name
+    assert plain.choice.readout == shaped.choice.readout == HEAD
     assert shaped.encode(TEXTS[:2]).shape[1] == plain.encode(TEXTS[:2]).shape[1] + 3
     assert any("60 labels of 3 classes shape the head" in note for note in shaped.warnings)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import layerscope
-from layerscope.core.conventions import Reading
+from layerscope.core.identity import Reading
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks import TASKS
@@ -154,13 +154,9 @@ def test_without_texts_no_file_of_the_folder_holds_one(llama, judge, tmp_path):
         quick(llama, texts, judge=judge, out=tmp_path / "with", texts=False)
 
 
-def test_a_sentence_encoder_is_left_alone(judge):
-    result = quick(judge, some_texts())
-    assert result.choice.layer == judge.n_blocks
-    assert result.choice.readout == Readout().name
-    assert result.choice.abstained
-    assert "a pipeline for sentence embeddings" in result.choice.reason
-    assert result.encode("river stone").shape == (32,)
+def test_a_sentence_encoder_in_memory_is_refused(judge):
+    with pytest.raises(LayerscopeError, match=r"is a sentence encoder .* give its name or folder"):
+        quick(judge, some_texts())
 
 
 @pytest.mark.parametrize(
@@ -221,7 +217,7 @@ def test_a_judge_that_cannot_be_used_is_refused(llama, judge, monkeypatch):
 
 
 def test_templates_are_screened_on_a_part_of_many_texts(llama, judge, monkeypatch):
-    monkeypatch.setattr("layerscope.improving.scoring.SCREEN", 40)
+    monkeypatch.setattr("layerscope.improving.flow.SCREEN", 40)
     result = quick(llama, some_texts(90), judge=judge, templates=["one-word", "topic", "feeling"])
     templates = set(result.table["readout"].str.split("/").str[0])
     assert "plain" in templates

@@ -24,19 +24,18 @@ class FirstBlock:
     views: tuple[str, ...] = ("dropped",)
 
     def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
-        rows = []
-        for readout in candidates.readouts:
-            assert candidates.vectors(readout, "dropped").shape == candidates.vectors(readout).shape
-            bonus = float(readout.template == "one-word")
-            rows.append([bonus + (layer == 1) for layer in candidates.layers])
-        return Scores(np.array(rows).ravel())
+        scores = []
+        for item in candidates.candidates:
+            assert candidates.vectors(item, "dropped").shape == candidates.vectors(item).shape
+            scores.append(float(item.readout.template == "one-word") + (item.layer == 1))
+        return Scores(np.array(scores))
 
 
 class Grid(FirstBlock):
     name = "grid"
 
     def judge(self, candidates: Any, *, seed: int = 0) -> Scores:
-        return Scores(super().judge(candidates).values.reshape(len(candidates.readouts), -1))
+        return Scores(super().judge(candidates).values.reshape(2, -1))
 
 
 class Failing(FirstBlock):

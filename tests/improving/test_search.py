@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import layerscope
-from layerscope.choose.judges.base import scores_of_items
+from layerscope.choose import Scores
+from layerscope.choose.judges import scores_of_items
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, LayerscopeError
-from layerscope.improving import ways
-from layerscope.improving.pairs import ranking_scores, read_search
-from layerscope.improving.search import check_way
-from layerscope.improving.ways import Way, make_ways
+from layerscope.improving.candidates import pair_readouts
+from layerscope.improving.flow import decide_on_others
+from layerscope.improving.judging import RankingJudge, ranking_scores
+from layerscope.improving.request import read_search
 from layerscope.improving.words import page_words
 from layerscope.report.improve import candidate_rows
 from tests.improving.test_improve import WORDS, judge
@@ -55,21 +56,20 @@ def llama():
     return tiny_model("llama")
 
 
-def prefer(monkeypatch: pytest.MonkeyPatch, query: str, centering: str) -> None:
-    """Whatever is measured, one way at layer 2 is far ahead."""
-    measured = ways.measure_way
+def prefer(monkeypatch: pytest.MonkeyPatch, query: str, centering: str, layer: int = 2) -> None:
+    """Whatever is measured, one candidate is far ahead."""
+    judge = RankingJudge.judge
 
-    def ahead(sides, way):
-        found = measured(sides, way)
-        if (way.query.template, way.document.centering, way.document.final_norm) == (
-            query,
-            centering,
-            "applied",
-        ):
-            found[2] += 3
-        return found
+    def ahead(self, candidates, *, seed=0):
+        scores = judge(self, candidates, seed=seed)
+        lead = np.zeros(len(scores.values))
+        for i, item in enumerate(candidates.candidates):
+            names = (item.query.template, item.readout.centering, item.readout.final_norm)
+            if (*names, item.layer, item.transform) == (query, centering, "applied", layer, "none"):
+                lead[i] = 3
+        return Scores(scores.values + lead, scores.draws + lead[:, None], scores.source)
 
-    monkeypatch.setattr(ways, "measure_way", ahead)
+    monkeypatch.setattr(RankingJudge, "judge", ahead)
 
 
 def test_queries_find_their_documents_more_often_by_pairs(llama, here, tmp_path: Path) -> None:
@@ -79,8 +79,7 @@ def test_queries_find_their_documents_more_often_by_pairs(llama, here, tmp_path:
     assert evidence["judge"] == "60 pairs"
     assert evidence["after"] > evidence["before"]
     assert evidence["interval"][0] > 0
-    assert evidence["search"]["queries"] == 30
-    assert set(evidence["search"]["measures"]) == {"nDCG@10", "recall@10"}
+    assert evidence["queries"] == 30
     queries, documents, _ = some_search()
     found = [better.search(query, documents, top=1)["text"][0] for query in queries]
     assert sum(one == other for one, other in zip(found, documents, strict=True)) > 30
@@ -117,39 +116,32 @@ def test_both_sides_are_named_and_the_chosen_row_is_marked(
     assert chosen["score"] == marked["score"]
     # an export of the documents' side takes this
     assert better.choice.readout == "one-word/last/applied/keep/corpus"
-    assert f"read as {name}" in better.choice.reason
     headline = "Reading layer 2 of 3 (answer prompt, centered) (documents: one-word prompt) raises"
     assert f"{headline} the nDCG@10" in str(better)
     numbers = next(line for line in page_words(better) if "gain" in line)
     assert numbers.startswith("nDCG@10: ")
     assert numbers.endswith("on 30 queries that did not choose")
-    assert "on the queries that choose and 60 documents" in str(better)
     some = searched(llama, pairs=some_search()[2][:40])  # of the others nothing is known
-    assert "on 20 queries that did not choose, among 60 documents" in str(some)
+    assert "on 20 queries that did not choose" in str(some)
 
 
 def test_the_gain_of_a_choice_is_corrected_for_having_been_chosen() -> None:
-    """A true gain of one standard error on 30 queries, by two measures."""
+    """A true gain of one standard error on 30 queries."""
     rng = np.random.default_rng(0)
     corrected, plain = [], []
-    for seed in range(40):
+    for seed in range(60):
         gains = rng.normal(1 / np.sqrt(30), 1, 30)
-        rows = (gains, gains + rng.normal(0, 0.5, 30))
-        items = [np.stack([np.zeros(30), row]) for row in rows]
-        checked = {
-            name: scores_of_items(name, item, seed, sides=1)
-            for name, item in zip("ab", items, strict=True)
-        }
-        check = check_way(checked, 1, 1, 0, False, seed)
-        if check.is_better:
-            corrected.append([check.gain(name, 1, 0).value for name in "ab"])
-            plain.append([item[1].mean() for item in items])
+        scores = scores_of_items("a", np.stack([np.zeros(30), gains]), seed, sides=1)
+        check = decide_on_others(scores, False, seed)
+        if check.chosen == 1:
+            corrected.append(check.claim.gain.value)
+            plain.append(gains.mean())
     assert len(corrected) > 5
-    assert (np.mean(corrected, axis=0) < 0.8 * np.mean(plain, axis=0)).all()
+    assert np.mean(corrected) < 0.8 * np.mean(plain)
     # within a budget it is taken whatever it gains, and nothing is corrected
-    forced = check_way(checked, 1, 1, 0, True, 0)
-    assert forced.is_better
-    assert forced.gain("a", 1, 0).value == pytest.approx(gains.mean())
+    forced = decide_on_others(scores, True, 0)
+    assert forced.chosen == 1
+    assert forced.claim.gain.value == pytest.approx(gains.mean())
 
 
 @pytest.mark.parametrize("centering", ["none", "corpus"])
@@ -181,15 +173,16 @@ def test_the_folder_has_prompts_by_sentence_transformers_names(
 
 
 def test_a_head_serves_both_sides(llama, judge, here, monkeypatch, tmp_path: Path) -> None:
-    measure = ways.measure
-    monkeypatch.setattr("layerscope.improving.heads.LEAST_TEXTS", 50)
+    prefer(monkeypatch, "answer", "corpus")
+    ranked = RankingJudge.judge
 
-    def measure_way(sides, way):
-        is_answer = way.query.template == "answer"
-        return np.stack([np.full((3, 60), float(i > 0 and is_answer)) for i in range(4)])
+    def heads_win(self, candidates, *, seed=0):
+        scores = ranked(self, candidates, seed=seed)
+        lead = np.array([5.0 * (item.transform == "head") for item in candidates.candidates])
+        return Scores(scores.values + lead, scores.draws + lead[:, None], scores.source)
 
-    monkeypatch.setattr(ways, "measure_way", measure_way)
-    monkeypatch.setattr(ways, "measure", lambda sides, one: measure(sides, one) * 0 + 2)
+    monkeypatch.setattr(RankingJudge, "judge", heads_win)
+    monkeypatch.setattr("layerscope.improving.fit.LEAST_TEXTS", 50)
     better = searched(llama, judge=judge, out=tmp_path / "better")
     assert better.choice.readout == "plain/mean/applied/keep/head"
     assert "tiny-bert" in better.manifest["evidence"]["teacher"]
@@ -214,28 +207,27 @@ def test_what_is_not_shown_to_be_better_stays_as_it_is(llama, here, tmp_path: Pa
 
 def test_without_pairs_an_encoder_judges(llama, judge) -> None:
     both = searched(llama, judge=judge)
-    assert "tiny-bert itself" in str(both)
-    assert "agreement with tiny-bert" in str(both)
-    found = searched(llama, judge=judge, pairs=None)
-    assert list(found.manifest["evidence"]["search"]["measures"]) == ["agreement"]
+    assert both.evidence.judge == "60 pairs and agreement with tiny-bert"
+    alone = searched(llama, judge=judge, pairs=None)
+    assert alone.evidence.score_name == "agreement with tiny-bert"
     with pytest.raises(LayerscopeError, match=r"judged by a sentence encoder .* or by pairs="):
         searched(llama, pairs=None)
 
 
-def test_ways_are_of_templates_that_end_alike() -> None:
+def test_both_sides_have_templates_that_end_alike() -> None:
     grid = [
         Readout(),
         *(Readout(name, "last", "raw") for name in ("plain", "instruct", "one-word", "answer")),
     ]
-    found = make_ways(grid)
-    assert found[0] == Way(Readout(), Readout())
-    assert {(way.query.template, way.document.template) for way in found} == {
+    pairs = pair_readouts(grid)
+    assert pairs[0] == (Readout(), Readout())
+    assert {(query.template, document.template) for query, document in pairs} == {
         ("plain", "plain"), ("instruct", "plain"), ("one-word", "one-word"), ("answer", "one-word"),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("graded", [False, True])
-def test_ndcg_and_recall_are_mtebs(graded: bool) -> None:
+def test_ndcg_is_mtebs(graded: bool) -> None:
     metrics = pytest.importorskip("mteb._evaluators.retrieval_metrics")
     rng = np.random.default_rng(1)
     similarity = rng.normal(size=(25, 40))
@@ -250,10 +242,8 @@ def test_ndcg_and_recall_are_mtebs(graded: bool) -> None:
         for i, row in enumerate(relevant)
     }
     theirs = metrics.calculate_retrieval_scores(results, judged, [10]).all_scores
-    for ours, name in zip(
-        ranking_scores(similarity, relevant), ("ndcg_cut_10", "recall_10"), strict=True
-    ):
-        assert np.allclose(ours, [theirs[f"q{i}"][name] for i in range(25)], atol=1e-6)
+    ours = ranking_scores(similarity, relevant)
+    assert np.allclose(ours, [theirs[f"q{i}"]["ndcg_cut_10"] for i in range(25)], atol=1e-6)
 
 
 def test_pairs_name_texts_or_ids(tmp_path: Path) -> None:

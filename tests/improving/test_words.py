@@ -49,8 +49,8 @@ def test_the_cost_ends_the_sentence(cost: float, ending: str) -> None:
 def test_only_what_was_measured_is_claimed() -> None:
     for shares in (
         None,
-        {"judge": "minilm-l6", "before": 0.3, "after": 0.3},
-        {"judge": "minilm-l6", "before": 0.0, "after": 0.3},
+        [0.3, 0.3],
+        [0.0, 0.3],
     ):
         words = sentence_of(PROMPT, neighbors=shares, score_name="score on your labels")
         assert "raises the score on your labels from 0.200 to 0.400" in words

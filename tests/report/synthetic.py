@@ -13,6 +13,7 @@ import pandas as pd
 from layerscope import Evaluation, ProbeRun, Profile
 from layerscope.blocks import FasterEncoder
 from layerscope.blocks.words import AGREEMENT
+from layerscope.choose import Candidate
 from layerscope.choose.choice import Choice
 from layerscope.core.readout import Readout
 from layerscope.improving import Improved
@@ -300,9 +301,9 @@ def synthetic_improvement(
     ]
     evidence = {
         "judge": "agreement with minilm-l6", "score_name": "agreement with minilm-l6", "before": 0.2, "after": 0.4,
-        "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05,
+        "interval": [0.1, 0.3],
         "kept_default": False, "relative_cost": 1.4,
-        "neighbors": {"judge": "minilm-l6", "before": 0.2, "after": 0.3},
+        "neighbors": [0.2, 0.3],
     }  # fmt: skip
     manifest = {
         "kind": "improve",
@@ -318,16 +319,17 @@ def synthetic_improvement(
 def _candidates(choice: Choice, templates: Sequence[str]) -> pd.DataFrame:
     """Every layer under many readouts: scores rise towards the chosen one, heads cost least,
     prompts twice as much."""
-    grid = [
-        *make_grid(["plain", *templates], has_cls=False, has_norm=True),
-        Readout(centering="head"),
-    ]
+    readouts = make_grid(["plain", *templates], has_cls=False, has_norm=True)
+    grid = [Candidate((), readout=readout) for readout in readouts]
+    grid.append(Candidate((), "head", Readout()))
     rows = []
-    for place, readout in enumerate(grid):
+    for place, candidate in enumerate(grid):
+        name = candidate.readout_name
+        is_head = candidate.transform == "head"
         for layer in range(choice.layers + 1):
             depth = layer / choice.layers
-            chosen = (readout.name, layer) == (choice.readout, choice.layer)
-            today = layer == choice.layers and readout == Readout()
+            chosen = (name, layer) == (choice.readout, choice.layer)
+            today = layer == choice.layers and name == Readout().name
             score = (
                 0.4
                 if chosen
@@ -335,11 +337,11 @@ def _candidates(choice: Choice, templates: Sequence[str]) -> pd.DataFrame:
                 if today
                 else 0.15 + 0.2 * depth * (1 - depth) + 0.005 * place
             )
-            tied = readout.centering == "head" and abs(layer - choice.layers // 3) < 2
-            cost = max(layer, 0.5) / choice.layers * (1 if readout.template == "plain" else 2.1)
+            tied = is_head and abs(layer - choice.layers // 3) < 2
+            cost = max(layer, 0.5) / choice.layers * (1 if name.startswith("plain/") else 2.1)
             rows.append(
                 {
-                    "readout": readout.name, "layer": layer, "score": score, "ci_low": score - 0.02, "ci_high": score + 0.02,
+                    "readout": name, "layer": layer, "score": score, "ci_low": score - 0.02, "ci_high": score + 0.02,
                     "tied": tied or chosen, "chosen": chosen, "cost": cost, "eligible": True,
                 }
             )  # fmt: skip

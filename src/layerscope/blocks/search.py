@@ -16,7 +16,7 @@ import numpy as np
 
 from layerscope.blocks.encoder import Batch, Encoder, Start, Variant
 from layerscope.blocks.refit import BlockKind, refit, states_behind
-from layerscope.choose.judges.agreement import NEIGHBORS, Neighborhoods, similarities
+from layerscope.choose.judges import NEIGHBORS, Neighborhoods, similarities
 
 DRAWS = 200
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.files import read_json
-from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
+from layerscope.core.templates import POOLINGS
 from layerscope.errors import ExportError, UnknownNameError
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.pipeline import MODULES, modules_of
@@ -84,10 +84,10 @@ def read_facts(folder: Path) -> FolderFacts:
     )
 
 
-def facts_of(model: LoadedModel, readout: Readout) -> FolderFacts:
-    """Return the facts of the folder of a readout, whatever the layer."""
+def facts_of(model: LoadedModel, readout: Readout, head: bool = False) -> FolderFacts:
+    """Return the facts of the folder of a readout, with or without a head, whatever the layer."""
     names = ["Transformer", "Pooling"]
-    if readout.centering != "none":
+    if head or readout.centering != "none":
         names.append("Dense")
     config: Any = model.module.config
     pooling = POOLINGS.get(readout.pooling).sentence_transformers

@@ -1,166 +1,409 @@
-"""Improve how a language model is read: the steps in their order, and the values between them.
+"""The steps of an improvement, one function each, and the values between them.
 
 `start.py` has checked the request and drawn the sample. Then:
 
 1. `make_judges` opens the sources that score candidates.
-2. `score_candidates` reads texts and scores every layer under every readout: all templates on a part,
-   the best ones on the whole sample.
+2. `score_candidates` reads texts and scores every layer under every readout: all templates on a
+   part, the best ones on the whole sample.
 3. `add_heads` fits a head at every layer, and scores it like the others.
-4. `decide_reading` chooses among the candidates.
+4. `decide_reading` chooses among the candidates; of a search, queries that did not choose then say
+   whether the choice is better (`check_choice`).
 5. `fit_reading` fits the mean or the head of the choice. `train_blocks` trains a student instead.
 6. `finish` measures the result beside today's reading, and exports it.
 
-A search (`search.py`) takes the same steps with two readouts a candidate.
+A search takes the same steps: its candidates have a readout for queries as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
+import pandas as pd
 
-from layerscope.choose import claim_of_any, decide, decide_by_judge
-from layerscope.choose.decide import LEAD, limits_by_judge
-from layerscope.core.readout import HEAD, Readout
+from layerscope.choose import (
+    Candidate,
+    Decision,
+    Limits,
+    SplitScores,
+    claim_of_any,
+    decide,
+    decide_by_judge,
+)
+from layerscope.choose.choice import Choice
+from layerscope.choose.consistency import added_ranks, consistency_items, make_views
+from layerscope.choose.decide import LEAD, SECOND, limits_by_judge, over_budget
+from layerscope.choose.judges import TEXTS
+from layerscope.core.readout import Readout
+from layerscope.core.scores import Scores
 from layerscope.data.records import lack_words
-from layerscope.errors import LayerscopeError
-from layerscope.improving.candidates import exportable
-from layerscope.improving.decision import (
-    Outcome,
+from layerscope.errors import InvalidValueError, LayerscopeError
+from layerscope.improving.candidates import (
+    QUERIES,
+    Chosen,
+    Run,
+    StoredCandidates,
     baseline_of,
-    candidate_costs,
-    describe,
+    is_writable,
     make_candidates,
+    notes_on_reading,
+    pair_readouts,
+    servable_readouts,
+    server_needs,
+    template_of,
 )
-from layerscope.improving.finish import Made, finish, keep_reading, todays_reading
-from layerscope.improving.fit import fit_head, fit_mean, read_lesson
-from layerscope.improving.heads import READOUT as HEAD_READOUT
-from layerscope.improving.judging import Judges, make_judges
-from layerscope.improving.reader import Chosen, Fitted, Reader
-from layerscope.improving.request import Run, training_folder
-from layerscope.improving.result import Improved
-from layerscope.improving.scoring import (
+from layerscope.improving.fit import (
+    SCREEN,
+    Made,
+    find_teacher,
+    fit_heads,
+    fit_reading,
+    train_blocks,
+)
+from layerscope.improving.judging import (
+    Agreement,
+    CheckedJudge,
+    Judges,
     Scored,
-    add_heads,
-    score_candidates,
-    second_opinion,
-    student_budget,
+    make_judges,
 )
-from layerscope.improving.train import RATE, train_student
-from layerscope.improving.words import NO_WORDS, training_outcome
-from layerscope.training.distill import MINUTES, TrainingPlan
+from layerscope.improving.result import (
+    COLUMNS,
+    BeforeAfter,
+    Evidence,
+    Improved,
+    Outcome,
+    describe,
+    make_manifest,
+    map_of_choice,
+    neighbor_table,
+)
+from layerscope.improving.words import (
+    NO_WORDS,
+    card_words,
+    choice_reason,
+    training_outcome,
+)
+from layerscope.maps import LayerMap
+from layerscope.progress import announce
+
+SCREENED_BEST = 1
+"""Templates that are compared on the whole sample, besides the default's."""
+
+PARTS_OF = 100
+"""Texts whose parts are read for a second opinion, at most; and at most a fifth of the sample."""
+
+STUDENT_BUDGET = 0.5
+"""The share of today's computation that a student takes, unless another budget is given."""
 
 
 def improve_texts(run: Run) -> Improved:
     """Choose how a language model is read on texts, and make the model that was chosen."""
     request = run.request
     texts = run.sample.texts
-    run.reader.check_differ(texts)
-    judges = make_judges(request.judge, run.labels, run.reader, texts)
+    judges = make_judges(run)
     if judges.is_model_alone and lack_words(texts):
-        if request.trains or request.budget is not None:
+        if request.train is not None or request.budget is not None:
             raise LayerscopeError(f"train= and budget= need a judge, and {NO_WORDS}")
         return keep_reading(run, NO_WORDS, Readout())
     scored = add_heads(run, judges, score_candidates(run, judges))
-    if request.trains:
-        result = train_blocks(run, judges, scored)
-        if result.training is not None:
-            return finish(run, judges, scored, result)
-        scored = replace(scored, notes=(*scored.notes, *result.notes))
-    result = fit_reading(run, judges, scored, decide_reading(run, judges, scored))
-    return finish(run, judges, scored, result)
+    if request.train is not None:
+        outcome = decide_blocks(run, judges, scored)
+        made = train_blocks(run, judges, scored, outcome, todays_reading(run))
+        if made.training is not None and made.training.is_better:
+            return finish(run, judges, scored, made)
+        assert made.training is not None
+        note = (
+            "training did not help, and what was best before it is handed over: "
+            f"{training_outcome(made.training)}."
+        )
+        scored = replace(scored, notes=(*scored.notes, note))
+    outcome = decide_reading(run, judges, scored)
+    return finish(run, judges, scored, fit_reading(run, judges, scored, outcome))
+
+
+def todays_reading(run: Run) -> Chosen:
+    """Return the model as a user reads it today: the last layer, the mean of its tokens."""
+    return Chosen(run.reader, Readout(), run.model.n_blocks)
+
+
+# Read and score
+
+
+def score_candidates(run: Run, judges: Judges) -> Scored:
+    """Read and score every layer under the readouts that are worth it.
+
+    All templates are compared on a part of many texts, the best ones on all. A budget that is too
+    small is refused before.
+    """
+    model = run.model
+    texts = run.sample.texts
+    grid = servable_readouts(run)
+    pairs: list[tuple[Readout | None, Readout]] = [(None, readout) for readout in grid]
+    if run.search is not None:
+        pairs = [*pair_readouts(grid)]
+    names = list(dict.fromkeys(readout.template for _, readout in pairs))
+    tokens = run.reader.tokens(names, texts[:SCREEN])
+    candidates = make_candidates(model, pairs, tokens)
+    smallest = min(candidate.cost for candidate in candidates)
+    budget = run.request.budget
+    if run.request.train is not None:
+        student_budget(run)
+    if budget is not None and budget + 1e-9 < smallest:
+        raise over_budget(budget, smallest)
+    announce(
+        run.bar,
+        f"{len(candidates)} layers × readouts of {model.name} on {len(texts)} of "
+        f"{run.sample.total} texts, judged by {judges.name}",
+    )
+    spent = _count_tokens(judges, tokens, len(texts))
+    if run.search is None and len(names) > SCREENED_BEST + 1 and len(texts) > SCREEN:
+        total = _read_and_score(run, judges, candidates, texts[:SCREEN], tokens).total
+        best = _best_templates(total, candidates)
+        candidates = [item for item in candidates if template_of(item) in best]
+    scored = _read_and_score(run, judges, candidates, texts, tokens)
+    return replace(scored, spent=spent, notes=judges.notes)
+
+
+def student_budget(run: Run) -> float:
+    """Return the budget of a student; refuse one that allows no block."""
+    budget = run.request.budget or STUDENT_BUDGET
+    if budget + 1e-9 < 1 / run.model.n_blocks:
+        raise InvalidValueError(
+            f"budget={budget:g} allows no block to train; one costs {1 / run.model.n_blocks:.2g}."
+        )
+    return budget
+
+
+def _count_tokens(judges: Judges, tokens: dict[str, float], count: int) -> float:
+    """Return about how many tokens a choice on `count` texts reads."""
+    longest = max(tokens.values())
+    screened = SCREEN if len(tokens) > SCREENED_BEST + 1 and count > SCREEN else count
+    spent = screened * sum(tokens.values())
+    spent += (count - screened) * (tokens["plain"] + SCREENED_BEST * longest)
+    if judges.reads_parts:
+        spent *= 2.7  # a text, most of it, and its halves
+    if judges.takes_second_opinion:
+        spent += parts_of(count) * 1.7 * longest
+    return spent
+
+
+def _read_and_score(
+    run: Run,
+    judges: Judges,
+    candidates: Sequence[Candidate],
+    texts: Sequence[str],
+    tokens: dict[str, float],
+) -> Scored:
+    """Encode texts under the templates of candidates, and score these by every judge."""
+    stored = StoredCandidates(run.reader, candidates, judges.views(texts, run.request.seed))
+    count = len({template_of(candidate) for candidate in candidates})
+    suffix = " and their parts" if judges.reads_parts else ""
+    stored.read(
+        run.bar,
+        f"{run.model.name} reads {len(texts)} texts{suffix} under {count} templates|readings",
+    )
+    opened = judges.open(stored, run.request.seed, run.bar)
+    run.bar.begin("scoring|judges", len(opened))
+    sources = []
+    for judge in opened:
+        sources.append(judge.judge(stored, seed=run.request.seed))
+        run.bar.advance(1)
+    total = judges.combine(sources)
+    return Scored(stored, opened, tuple(sources), total, tokens, spent=0.0)
+
+
+def _best_templates(scores: Scores, candidates: Sequence[Candidate]) -> set[str]:
+    """Return the plain template and the prompts with the best scores."""
+    best: dict[str, float] = {}
+    for candidate, value in zip(candidates, scores.values, strict=True):
+        name = template_of(candidate)
+        if name != "plain":
+            best[name] = max(best.get(name, -np.inf), np.nan_to_num(value, nan=-np.inf))
+    prompts = sorted(best, key=lambda name: -best[name])
+    return {"plain", *prompts[:SCREENED_BEST]}
+
+
+# Heads
+
+
+def add_heads(run: Run, judges: Judges, scored: Scored) -> Scored:
+    """Fit a head at every layer, taught by the best prompt, and score it like the others.
+
+    Without a teacher, or with servers that open no head, the candidates stay as they are.
+    """
+    request = run.request
+    stored = scored.candidates
+    problems, _ = server_needs(run, Readout(), head=True)
+    if problems:
+        if request.train is not None:
+            raise LayerscopeError(f"a trained model has a head. {'; '.join(problems)}.")
+        return scored
+    query = None if run.search is None else Readout()
+    plain = make_candidates(run.model, [(query, Readout())], scored.tokens)
+    teacher = find_teacher(scored.total, stored.candidates, judges.encoder_name)
+    heads = None if teacher is None else fit_heads(teacher, stored, plain)
+    if heads is None:
+        if request.train is not None:
+            raise LayerscopeError(
+                f"{run.model.name} cannot be trained on these texts: no prompt that could teach "
+                "beats today's reading. Leave out train=."
+            )
+        return scored
+    added = [replace(candidate, transform="head") for candidate in plain]
+    candidates = replace(stored, candidates=[*stored.candidates, *added], heads=heads)
+    sources = []
+    for judge, scores in zip(scored.judges, scored.sources, strict=True):
+        if isinstance(judge, CheckedJudge):  # its scores may depend on what else is scored
+            sources.append(judge.judge(candidates, seed=request.seed))
+        else:
+            further = judge.judge(replace(candidates, candidates=added), seed=request.seed)
+            sources.append(append_scores(scores, further))
+    total = judges.combine(sources)
+    return replace(scored, candidates=candidates, sources=tuple(sources), total=total)
+
+
+def append_scores(scores: Scores, further: Scores) -> Scores:
+    """Return scores with those of further candidates after them."""
+    draws = None
+    if scores.draws is not None and further.draws is not None:
+        draws = np.concatenate([scores.draws, further.draws])
+    return replace(scores, values=np.concatenate([scores.values, further.values]), draws=draws)
+
+
+# Decide
 
 
 def decide_reading(run: Run, judges: Judges, scored: Scored) -> Outcome:
     """Choose a candidate that can be exported."""
-    readouts = scored.candidates.readouts
-    layers = scored.candidates.layers
-    allowed = exportable(run.model, readouts, layers, run.request.servers)
-    scores = scored.total.where(allowed.ravel())
-    costs = candidate_costs(run.reader, readouts, scored.tokens)
+    candidates = scored.candidates.candidates
+    allowed = np.array([is_writable(run, candidate) for candidate in candidates])
+    scores = scored.total.where(allowed)
     budget = run.request.budget
-    usable = scores.defined & (costs.ravel() <= (budget or np.inf) + 1e-9)
-    suited = judges.eligible(readouts, scored.tokens["plain"])
-    candidates = make_candidates(readouts, layers, costs, suited, usable)
-    second = None
-    if judges.takes_second_opinion:
-        second = partial(second_opinion, run, scored.candidates)
-    # the model's own consistency has no measure of quality: its gain has to be shown
-    lead = None if judges.is_model_alone else LEAD
-    decision = decide_by_judge(candidates, scores, baseline_of(candidates), budget, second, lead)
+    baseline = baseline_of(candidates)
+    if run.search is not None:
+        limits = limits_by_judge(budget, stay=False)
+        decision = decide(candidates, [scores], baseline, limits, claim_of_any(scores))
+        return check_choice(run, judges, scored, decision)
+    usable = scores.defined & np.array([item.cost <= (budget or np.inf) for item in candidates])
+    candidates = block_unsuited(judges, candidates, scored.tokens["plain"], usable)
+
+    def second_opinion(template: str) -> Scores:
+        return score_parts(run, candidates, template)
+
+    decision = decide_by_judge(
+        candidates,
+        scores,
+        baseline,
+        budget,
+        second_opinion if judges.takes_second_opinion else None,
+        # the model's own consistency has no measure of quality: its gain has to be shown
+        None if judges.is_model_alone else LEAD,
+    )
     return describe(decision, candidates, scores, judges)
 
 
-def fit_reading(run: Run, judges: Judges, scored: Scored, outcome: Outcome) -> Made:
-    """Fit the mean or the head of a choice."""
-    choice = outcome.choice
-    # parsing the name would strip a pattern of the user's own
-    readouts = {readout.name: readout for readout in scored.candidates.readouts}
-    readout = readouts[str(choice.readout)]
-    chosen = Chosen(run.reader, readout, choice.layer)
-    heads = scored.candidates.heads
-    if readout.centering == "none":
-        return Made(outcome, chosen)
-    if readout.centering != HEAD or heads is None:
-        fitted = fit_mean(run, scored, readout, choice.layer)
-        return Made(outcome, replace(chosen, fitted=fitted))
-    fitted, notes = fit_head(run, judges, scored, heads.teacher, choice.layer)
-    return Made(outcome, replace(chosen, fitted=fitted), heads.teacher.describe(), notes=notes)
+def block_unsuited(
+    judges: Judges, candidates: Sequence[Candidate], tokens: float, usable: np.ndarray
+) -> list[Candidate]:
+    """Block candidates that are not suited to the texts, unless no other is usable."""
+    suited = np.array([judges.eligible(candidate, tokens) for candidate in candidates])
+    if not (suited & usable).any():
+        return list(candidates)
+    return [
+        candidate if suits else replace(candidate, blocked="not suited to the texts")
+        for candidate, suits in zip(candidates, suited, strict=True)
+    ]
 
 
-def train_blocks(run: Run, judges: Judges, scored: Scored) -> Made:
-    """Train a student of the blocks below a head; without `training` if it is no better."""
-    heads = scored.candidates.heads
-    assert heads is not None
-    request = run.request
-    outcome = decide_blocks(run, judges, scored)
-    layer = outcome.choice.layer
-    lesson = read_lesson(run, judges, scored, heads.teacher, layer, more_prompts=True)
-    with training_folder(run.work) as folder:
-        minutes = request.time or MINUTES
-        plan = TrainingPlan(
-            folder, run.model.device, request.seed, minutes, RATE, settings=request.train or {}
-        )
-        student = train_student(
-            run.model,
-            layer,
-            lesson,
-            todays_reading(run).encode,
-            plan,
-            max_length=run.reader.max_length,
-            bar=run.bar,
-            on_rows=run.on_rows,
-        )
-    training = student.training
-    reader = Reader(
-        student.model, run.reader.store, run.reader.max_length, batch_size=run.reader.batch_size
+def score_parts(run: Run, candidates: Sequence[Candidate], template: str) -> Scores:
+    """Score how well the readouts of one template recognize texts by their parts.
+
+    A part of the sample is read. The scores of all other candidates are undefined.
+    """
+    texts = list(run.sample.texts[: parts_of(len(run.sample.texts))])
+    views = {TEXTS: texts, **make_views(texts, run.request.seed)}
+    is_read = np.array(
+        [template_of(item) == template and item.transform == "none" for item in candidates]
     )
-    fitted = Fitted.of(run.sample, training.texts, student.head)
-    chosen = Chosen(reader, HEAD_READOUT, layer, fitted)
-    if training.is_better:
-        return Made(outcome, chosen, training.teacher, training)
-    note = (
-        "training did not help, and what was best before it is handed over: "
-        f"{training_outcome(training)}."
+    read = [item for item, is_used in zip(candidates, is_read, strict=True) if is_used]
+    stored = StoredCandidates(run.reader, read, views)
+    stored.read(run.bar, f"a second opinion: parts of {len(texts)} texts under {template}|readings")
+    scores = added_ranks(consistency_items(stored), run.request.seed)
+    assert scores.draws is not None
+    values = np.full(len(is_read), np.nan)
+    draws = np.full((len(is_read), scores.draws.shape[1]), np.nan)
+    values[is_read] = scores.values
+    draws[is_read] = scores.draws
+    return Scores(values, draws, scores.source, SECOND)
+
+
+def parts_of(count: int) -> int:
+    """Return how many of the texts are read in parts for a second opinion."""
+    return min(count, PARTS_OF, max(20, count // 5))
+
+
+def check_choice(run: Run, judges: Judges, scored: Scored, decision: Decision) -> Outcome:
+    """Compare the choice of a search with today's on queries that did not choose.
+
+    Unless they show a gain, or a budget forces one to choose, today's reading stays.
+    """
+    search = run.search
+    assert search is not None
+    stored = scored.candidates
+    today = decision.baseline
+    places = list(dict.fromkeys([today, decision.chosen]))
+    compared = [stored.candidates[place] for place in places]
+    _, checking = search.halves(run.request.seed)
+    judge = judges.measures(search, checking, run.bar)[0]
+    scores = judge.judge(replace(stored, candidates=compared), seed=run.request.seed)
+    is_forced = run.request.budget is not None and run.request.budget < 1
+    check = decide_on_others(scores, is_forced, run.request.seed)
+    count = int(search.paired[checking].sum()) or len(checking)
+    if decision.chosen != today and check.chosen == check.baseline:
+        reason = (
+            f"on {count} queries that did not choose it, nothing is shown to be better than what "
+            "you have"
+        )
+        decision = replace(decision, chosen=today, weak=reason)
+    outcome = describe(decision, stored.candidates, scored.total, judges)
+    claim = check.claim
+    query = replace(outcome.candidate, readout=outcome.candidate.query, query=None)
+    evidence = replace(
+        outcome.evidence,
+        before=claim.before,
+        after=claim.before + claim.gain.value,
+        interval=(claim.gain.low, claim.gain.high),
+        queries=count,
+        query=query.readout_name,
     )
-    return Made(outcome, chosen, notes=(note,))
+    return replace(outcome, evidence=evidence)
+
+
+def decide_on_others(scores: Scores, is_forced: bool, seed: int) -> Decision:
+    """Compare the last candidate with the first on items that did not choose it.
+
+    It has to lead by more than luck; a forced one is taken whatever it gains.
+    """
+    count = len(scores.values)
+    allowed = np.arange(count) == count - 1
+    split = SplitScores.of(scores, allowed, 0, range(count), seed)
+    candidates = [Candidate((), blocked="" if may else "not chosen") for may in allowed]
+    limits = Limits(lead=None if is_forced else split.lead)
+    return decide(candidates, [scores], 0, limits, split.claim, split.noise)
 
 
 def decide_blocks(run: Run, judges: Judges, scored: Scored) -> Outcome:
     """Choose the head on as many blocks as the budget of a student allows."""
-    readouts = scored.candidates.readouts
-    layers = scored.candidates.layers
+    candidates = scored.candidates.candidates
     budget = student_budget(run)
-    costs = candidate_costs(run.reader, readouts, scored.tokens)
-    candidates = make_candidates(readouts, layers, costs)
-    is_head = [readout.centering == HEAD for readout in readouts]
-    has_blocks = np.asarray(layers) > 0
-    allowed = np.outer(is_head, has_blocks).ravel() & (costs.ravel() <= budget + 1e-9)
-    allowed &= scored.total.defined
+    costs = np.array([candidate.cost for candidate in candidates])
+    is_head = np.array([item.transform == "head" and item.layer > 0 for item in candidates])
+    allowed = is_head & (costs <= budget + 1e-9) & scored.total.defined
     if not allowed.any():
         raise LayerscopeError("no layer within the budget can be trained.")
-    largest = scored.total.where(allowed & (costs.ravel() == costs.ravel()[allowed].max()))
+    largest = scored.total.where(allowed & (costs == costs[allowed].max()))
     decision = decide(
         candidates,
         [largest],
@@ -169,3 +412,138 @@ def decide_blocks(run: Run, judges: Judges, scored: Scored) -> Outcome:
         claim_of_any(scored.total),
     )
     return describe(decision, candidates, scored.total, judges)
+
+
+# Finish
+
+
+def finish(run: Run, judges: Judges, scored: Scored, made: Made) -> Improved:
+    """Measure the result beside today's reading, and export it where a folder is wanted."""
+    stored = scored.candidates
+    texts = run.sample.texts
+    chosen = made.chosen
+    training = made.training
+    candidate = made.outcome.candidate
+    baseline = stored.candidates[baseline_of(stored.candidates)]
+    choice = made.outcome.choice
+    evidence = replace(made.outcome.evidence, teacher=made.teacher)
+    if training is None:
+        after = chosen.transform(stored.raw(candidate))
+        evidence = replace(evidence, neighbors=neighbor_shares(scored, candidate))
+    else:
+        after = chosen.encode(texts)
+        choice = replace(choice, before=training.today, after=training.student)
+        evidence = replace(
+            evidence,
+            score_name="agreement with the teacher",
+            before=training.today,
+            after=training.student,
+            interval=training.over_today,
+            training=training,
+        )
+    sampled = BeforeAfter(texts, stored.raw(baseline), after)
+    neighbors = neighbor_table(sampled)
+    if run.search is not None:
+        query = chosen.query or chosen
+        vectors = query.transform(stored.raw(candidate, QUERIES))
+        queries = BeforeAfter(run.search.queries, stored.raw(baseline, QUERIES), vectors)
+        neighbors = neighbor_table(queries, sampled)
+    trained = None if training is None else after
+    return write_result(
+        run,
+        replace(made.outcome, choice=choice, evidence=evidence),
+        chosen,
+        sampled,
+        neighbors,
+        map_of_choice(run, stored, baseline, candidate, trained),
+        (*scored.notes, *made.notes),
+    )
+
+
+def keep_reading(run: Run, reason: str, readout: Readout) -> Improved:
+    """Return the model as it is read today, where nothing is judged."""
+    model = run.model
+    texts = run.sample.texts
+    candidates = make_candidates(model, [(None, readout)], {"plain": 1.0})
+    stored = StoredCandidates(run.reader, candidates, {TEXTS: texts})
+    stored.read(run.bar, f"{model.name}|readings")
+    last = candidates[-1]
+    choice = Choice(
+        model.n_blocks,
+        readout.name,
+        tied=(model.n_blocks,),
+        rule="improve",
+        layers=model.n_blocks,
+        reason=reason,
+        abstained=True,
+        table=pd.DataFrame(columns=COLUMNS),
+    )
+    sampled = BeforeAfter(texts, stored.raw(last), stored.raw(last))
+    return write_result(
+        run,
+        Outcome(choice, Evidence("none was asked", kept_default=True), last),
+        Chosen(run.reader, readout, model.n_blocks),
+        sampled,
+        neighbor_table(sampled),
+        map_of_choice(run, stored, last, last),
+    )
+
+
+def neighbor_shares(scored: Scored, candidate: Candidate) -> tuple[float, float] | None:
+    """Return the shares of the right nearest neighbors that today's reading and another find.
+
+    None where no encoder and no consensus says which are right.
+    """
+    stored = scored.candidates
+    agreements = [judge for judge in scored.judges if isinstance(judge, Agreement)]
+    today = stored.similarity(stored.candidates[baseline_of(stored.candidates)])
+    now = stored.similarity(candidate)
+    if not agreements or today is None or now is None:
+        return None
+    reference = agreements[0].reference
+    device = reference.near.device
+    before, after = (float(reference.overlap(item.to(device)).mean()) for item in (today, now))
+    return before, after
+
+
+def write_result(
+    run: Run,
+    outcome: Outcome,
+    chosen: Chosen,
+    sampled: BeforeAfter,
+    neighbors: pd.DataFrame,
+    layer_map: LayerMap | None,
+    notes: Sequence[str] = (),
+) -> Improved:
+    """Return the result, written and verified where the request names a folder."""
+    request = run.request
+    evidence = outcome.evidence
+    choice = replace(
+        outcome.choice,
+        model=run.model.name,
+        reason=choice_reason(outcome.choice, evidence),
+        warnings=(*notes, *notes_on_reading(run, chosen.readout)),
+        metric=evidence.score_name,
+        identity=run.model.identity,
+        max_length=run.reader.max_length,
+        unit_length=True,
+    )
+    if not request.texts:
+        neighbors = neighbors.iloc[:0]
+        layer_map = None if layer_map is None else layer_map.without_texts()
+    _, formats = server_needs(run, chosen.readout, outcome.candidate.transform == "head")
+    result = Improved(
+        choice,
+        choice.table,
+        neighbors,
+        make_manifest(run, choice, evidence, chosen),
+        sampled=sampled,
+        chosen=replace(chosen, formats=tuple(formats)),
+        card=card_words(run.sample.name, choice, request.texts),
+    )
+    result._map = layer_map
+    if request.out is not None:
+        run.bar.begin(f"writing {request.out}|folder", 1)
+        result.save(request.out, request.overwrite)
+        run.bar.advance(1)
+    return result

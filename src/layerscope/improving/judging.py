@@ -1,4 +1,4 @@
-"""The judges of an improvement: an encoder, a few labels, an object, or the model itself."""
+"""The judges of an improvement: an encoder, labels or pairs, an object, or the model itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.choose import weigh_by_reliability
-from layerscope.choose.judges.agreement import Neighborhoods, similarities
-from layerscope.choose.judges.base import TEXTS, Judge, scores_of_items
-from layerscope.choose.judges.consistency import (
+from layerscope.choose import Candidate, weigh_by_reliability
+from layerscope.choose.consistency import (
     VIEWS,
     added_ranks,
     best_candidates,
@@ -21,13 +19,22 @@ from layerscope.choose.judges.consistency import (
     consistency_items,
     make_views,
 )
+from layerscope.choose.judges import (
+    TEXTS,
+    Judge,
+    Neighborhoods,
+    cosines,
+    scores_of_items,
+    similarities,
+    text_weights,
+)
 from layerscope.choose.label_scores import LABELS_SHARE, score_labels
 from layerscope.choose.labels import Labeled
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.plugins import PluginError
-from layerscope.core.poolings import POOLINGS
-from layerscope.core.readout import HEAD, Readout
+from layerscope.core.readout import Readout
 from layerscope.core.scores import Scores
+from layerscope.core.templates import POOLINGS
 from layerscope.data.records import lack_words
 from layerscope.errors import (
     DownloadError,
@@ -36,13 +43,19 @@ from layerscope.errors import (
     OfflineError,
     UnknownNameError,
 )
-from layerscope.improving.candidates import StoredCandidates
-from layerscope.improving.reader import Chosen, Reader
+from layerscope.improving.candidates import (
+    QUERIES,
+    Chosen,
+    Reader,
+    Run,
+    StoredCandidates,
+    is_constant,
+)
+from layerscope.improving.request import SearchTexts
 from layerscope.models import LoadedModel, catalogue, load
 from layerscope.models.load import at_commit
 from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
-from layerscope.vectors import VectorStore
 
 NONE = "none"
 DEFAULT_JUDGE = "minilm-l6"
@@ -52,6 +65,12 @@ LABELED = "labeled"
 LONG = 40
 """Mean tokens above which a text is more than a sentence, which prompts for one word may not
 suit."""
+
+TOP = 10
+"""Documents that a reader looks at."""
+
+NDCG = f"nDCG@{TOP}"
+AGREEMENT = "agreement"
 
 _MOST_UNKNOWN = 0.1
 _ENCODER_LENGTH = 256
@@ -65,21 +84,73 @@ class Agreement:
     """A judge by the agreement of candidates with reference neighbors."""
 
     reference: Neighborhoods
-    name: str = "agreement"
+    name: str = AGREEMENT
     views: tuple[str, ...] = ()
 
     def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
         """Score every candidate by the mean agreement over the texts."""
         rows = []
-        for readout in candidates.readouts:
-            for layer in candidates.layers:
-                cosines = candidates.similarity(readout, layer)
-                row = np.full(len(candidates.texts), np.nan, dtype=np.float32)
-                if cosines is not None:
-                    cosines = cosines.to(self.reference.near.device)
-                    row = self.reference.agreement(cosines).cpu().numpy()
-                rows.append(row)
+        for candidate in candidates.candidates:
+            similarity = candidates.similarity(candidate)
+            row = np.full(len(candidates.texts), np.nan, dtype=np.float32)
+            if similarity is not None:
+                similarity = similarity.to(self.reference.near.device)
+                row = self.reference.agreement(similarity).cpu().numpy()
+            rows.append(row)
         return scores_of_items(self.name, np.stack(rows), seed)
+
+
+@dataclass(frozen=True)
+class RankingJudge:
+    """A judge by how queries rank documents: by one measure, on some of the queries.
+
+    `reference` has the neighbors among the documents of every query, for the measure `agreement`.
+    """
+
+    name: str
+    search: SearchTexts
+    places: np.ndarray
+    reference: Neighborhoods | None = None
+    views: tuple[str, ...] = (QUERIES,)
+
+    def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
+        """Score every candidate by the mean over the queries; resamples keep the share of pairs."""
+        items = np.stack([self._items(candidates, item) for item in candidates.candidates])
+        paired = self.search.paired[self.places]
+        groups = [group for group in (self.places[paired], self.places[~paired]) if len(group)]
+        weights = [
+            len(group) * text_weights(len(group), seed + i) for i, group in enumerate(groups)
+        ]
+        count = len(self.places) if self.name == AGREEMENT else int(paired.sum())
+        items = items[:, np.concatenate(groups)[:count]].astype(np.float64)
+        draws = items @ np.concatenate(weights, axis=1)[:, :count].T / count
+        return Scores(items.mean(axis=1), draws, self.name)
+
+    def _items(self, candidates: StoredCandidates, candidate: Candidate) -> np.ndarray:
+        """Return the measure of every query (queries,); NaN where it says nothing."""
+        similarity = candidates.similarity(candidate)
+        if similarity is None:
+            return np.full(len(self.search.queries), np.nan)
+        if self.reference is not None:
+            similarity = similarity.float().to(self.reference.near.device)
+            return self.reference.agreement(similarity).cpu().numpy()
+        return ranking_scores(similarity.cpu().numpy(), self.search.relevant)
+
+
+def ranking_scores(similarity: np.ndarray, relevant: np.ndarray) -> np.ndarray:
+    """Return nDCG@10 for each query, as trec_eval and mteb; NaN without a relevant document.
+
+    >>> ndcg = ranking_scores(np.array([[0.9, 0.5, 0.1]]), np.array([[0, 1, 0]]))
+    >>> round(float(ndcg[0]), 3)  # the second place counts 1 / log2(3)
+    0.631
+    """
+    top = min(TOP, relevant.shape[1])
+    order = np.argsort(-similarity, axis=1, kind="stable")[:, :top]
+    discounts = 1 / np.log2(np.arange(top) + 2)
+    gained = np.take_along_axis(relevant, order, axis=1)
+    ideal = -np.sort(-relevant, axis=1)[:, :top] @ discounts
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((gained @ discounts) / ideal)
 
 
 @dataclass(frozen=True)
@@ -87,16 +158,20 @@ class LabelJudge:
     """A judge by a few labeled examples, whose texts are a view of the candidates."""
 
     labels: Labeled
+    name: str = "labels"
+    views: tuple[str, ...] = (LABELED,)
 
     def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
-        """Return the scores of the candidates on the examples."""
-        return score_labels(
-            self.labels,
-            candidates.readouts,
-            candidates.layers,
-            lambda readout: candidates.vectors(readout, LABELED),
-            seed,
-        )
+        """Return the scores of all layers under each readout; all have heads, or none has."""
+        items = candidates.candidates
+
+        def vectors(readout: Readout) -> np.ndarray:
+            layers = [item for item in items if item.readout == readout]
+            return np.stack([candidates.vectors(item, LABELED) for item in layers])
+
+        readouts = list(dict.fromkeys(item.readout for item in items if item.readout is not None))
+        layers = [item.layer for item in items if item.readout == readouts[0]]
+        return score_labels(self.labels, readouts, layers, vectors, seed)
 
 
 @dataclass(frozen=True)
@@ -117,34 +192,36 @@ class CheckedJudge:
             raise PluginError(
                 f"the judge {name!r} failed: {type(error).__name__}: {error}."
             ) from error
-        count = len(candidates.readouts) * len(candidates.layers)
+        count = len(candidates.candidates)
         if shape != (count,) or (scores.draws is not None and len(scores.draws) != count):
             raise PluginError(
-                f"the judge {name!r} must return Scores with {count} values, one for each layer "
-                f"under each readout, and draws ({count}, resamples) or none; its values have the "
-                f"shape {shape}."
+                f"the judge {name!r} must return Scores with {count} values, one for each "
+                f"candidate, and draws ({count}, resamples) or none; its values have the shape "
+                f"{shape}."
             )
         return replace(scores, source=scores.source or name)
 
 
 @dataclass(frozen=True)
 class Judges:
-    """The sources that score candidates. With none of the three, the model judges itself.
+    """The sources that score candidates. With none of them, the model judges itself.
 
     - `encoder`: a sentence encoder that candidates should agree with, read as it reads itself.
     - `labels`: a few labeled examples.
+    - `search`: queries, documents, and the pairs of them that belong together, if any.
     - `custom`: an object with a method `judge`.
     """
 
     encoder: Chosen | None = None
     labels: Labeled | None = None
+    search: SearchTexts | None = None
     custom: Judge | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def is_model_alone(self) -> bool:
         """Return whether the model judges itself."""
-        return self.encoder is None and self.labels is None and self.custom is None
+        return (self.encoder, self.labels, self.search, self.custom) == (None,) * 4
 
     @property
     def encoder_name(self) -> str:
@@ -152,11 +229,18 @@ class Judges:
         return "" if self.encoder is None else self.encoder.model.name
 
     @property
+    def has_pairs(self) -> bool:
+        """Return whether documents are known that belong to queries."""
+        return self.search is not None and bool(self.search.paired.any())
+
+    @property
     def name(self) -> str:
         """Return the judges in words."""
         names = []
         if self.labels is not None:
             names.append(f"{len(self.labels)} labeled examples")
+        if self.search is not None and self.has_pairs:
+            names.append(f"{self.search.facts['pairs']['used']} pairs")
         if self.encoder is not None:
             names.append(f"agreement with {self.encoder_name}")
         if self.custom is not None:
@@ -168,6 +252,8 @@ class Judges:
         """Return the name of the score."""
         if self.is_model_alone:
             return "agreement with the most consistent readouts"
+        if self.has_pairs:
+            return NDCG
         if self.labels is None:
             return self.name.replace("the judge", "score of")
         if self.encoder is None and self.custom is None:
@@ -190,22 +276,19 @@ class Judges:
     @property
     def takes_second_opinion(self) -> bool:
         """Return whether recognizing texts by their parts counts as well."""
-        return not self.is_model_alone and self.custom is None
+        return self.custom is None and self.search is None and not self.is_model_alone
 
-    def eligible(self, readouts: Sequence[Readout], tokens: float) -> list[bool] | None:
-        """Return which readouts may be chosen; None for all of them.
+    def eligible(self, candidate: Candidate, tokens: float) -> bool:
+        """Return whether a candidate may be chosen for texts of so many tokens.
 
         The most consistent readouts are those that keep the words of a text, whatever they mean.
         So where the model judges itself on sentences, only centered prompts are eligible, and heads
         that learn from them: the prompts agree about meaning.
         """
-        if not self.is_model_alone or tokens > LONG:
-            return None
-        return [
-            readout.centering == HEAD
-            or (readout.template != "plain" and readout.centering == "corpus")
-            for readout in readouts
-        ]
+        readout = candidate.readout
+        if not self.is_model_alone or tokens > LONG or candidate.transform == "head":
+            return True
+        return readout is not None and readout.template != "plain" and readout.centering == "corpus"
 
     def views(self, texts: Sequence[str], seed: int) -> dict[str, Sequence[str]]:
         """Return the texts that have to be read, by the name of their view."""
@@ -214,13 +297,18 @@ class Judges:
             views |= make_views(texts, seed)
         if self.labels is not None:
             views[LABELED] = self.labels.texts
+        if self.search is not None:
+            views[QUERIES] = self.search.queries
         return views
 
-    def open(self, candidates: StoredCandidates, seed: int, bar: Progress) -> tuple[Judge, ...]:
-        """Return the judges of candidates; where labels judge, they are the first."""
+    def open(self, candidates: StoredCandidates, seed: int, bar: Progress) -> tuple[Any, ...]:
+        """Return the judges of candidates; labels and pairs are the first."""
         judges: list[Any] = []
         if self.labels is not None:
             judges.append(LabelJudge(self.labels))
+        if self.search is not None:
+            choosing, _ = self.search.halves(seed)
+            return tuple(self.measures(self.search, choosing, bar))
         if self.encoder is not None:
             encoded = encode_by_judge(self.encoder, candidates.texts, bar)
             judges.append(Agreement(Neighborhoods.of(similarities(encoded))))
@@ -233,12 +321,41 @@ class Judges:
             )
         return tuple(judges)
 
+    def measures(
+        self, search: SearchTexts, places: np.ndarray, bar: Progress
+    ) -> list[RankingJudge]:
+        """Return a judge for each measure of a search on some queries, the most telling first."""
+        judges = []
+        if self.has_pairs:
+            judges.append(RankingJudge(NDCG, search, places))
+        if self.encoder is not None:
+            reference = Neighborhoods.of(cosines(*encode_sides(self.encoder, search, bar)))
+            judges.append(RankingJudge(AGREEMENT, search, places, reference))
+        return judges
+
     def combine(self, scores: Sequence[Scores]) -> Scores:
-        """Return the scores of all judges as one; labels count more."""
+        """Return the scores of all judges as one; labels and pairs count more."""
         weighted = list(scores)
-        if self.labels is not None:
+        if self.labels is not None or self.has_pairs:
             weighted[0] = replace(weighted[0], weight=LABELS_SHARE)
         return weigh_by_reliability(weighted)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Candidates with their scores: of each judge, and `total` of all together.
+
+    `tokens` are the mean tokens per text under each template, and `spent` the tokens that the
+    choice reads.
+    """
+
+    candidates: StoredCandidates
+    judges: tuple[Any, ...]
+    sources: tuple[Scores, ...]
+    total: Scores
+    tokens: dict[str, float]
+    spent: float
+    notes: tuple[str, ...] = ()
 
 
 def check_judge(judge: JudgeOption | None) -> JudgeOption:
@@ -268,23 +385,34 @@ def check_judge(judge: JudgeOption | None) -> JudgeOption:
     return judge
 
 
-def make_judges(
-    judge: JudgeOption,
-    labels: Labeled | None,
-    reader: Reader,
-    texts: Sequence[str],
-) -> Judges:
+def make_judges(run: Run) -> Judges:
     """Open the judges; an encoder that does not know the texts is dropped with a note."""
+    judge = run.request.judge
+    search = run.search
+    texts: Sequence[str] = run.sample.texts
+    if search is not None:
+        texts = (*search.queries[:100], *search.documents[:100])
+    judges = _open_judge(Judges(labels=run.labels, search=search), judge, run.reader, texts)
+    if search is not None and judges.encoder is None and not judges.has_pairs:
+        raise LayerscopeError(
+            "a search is judged by a sentence encoder (judge='minilm-l6') or by pairs=: give one "
+            "of them."
+        )
+    return judges
+
+
+def _open_judge(judges: Judges, judge: JudgeOption, reader: Reader, texts: Sequence[str]) -> Judges:
+    """Add the judge that an option names, or a note why it is not used."""
     if judge == NONE:
-        return Judges(labels=labels)
+        return judges
     if judge == DEFAULT_JUDGE and lack_words(texts):
         note = (
             f"{DEFAULT_JUDGE} is not used: it was trained on sentences, and most of these texts "
             "are hardly made of words."
         )
-        return Judges(labels=labels, notes=(note,))
+        return replace(judges, notes=(note,))
     if not isinstance(judge, str | LoadedModel):
-        return Judges(labels=labels, custom=judge)
+        return replace(judges, custom=judge)
     folder = None
     if isinstance(judge, LoadedModel):
         encoder = judge
@@ -308,39 +436,34 @@ def make_judges(
             f"{encoder.name} does not know {share:.0%} of the words of these texts, and is not "
             "asked: another language? The model is judged by its own consistency instead."
         )
-        return Judges(labels=labels, notes=(note,))
-    notes: tuple[str, ...] = ()
-    if not encoder.identity.get("sentence_encoder"):
-        notes = (
-            f"the judge {encoder.name} is not a sentence encoder: its opinion of neighbors may be "
-            "worth little.",
-        )
-    reading = read_as_itself(encoder, folder, reader.store)
-    return Judges(reading, labels, notes=notes)
+        return replace(judges, notes=(note,))
+    reading = Chosen(
+        Reader(encoder, reader.store, _ENCODER_LENGTH), own_readout(folder), encoder.n_blocks
+    )
+    return replace(judges, encoder=reading)
 
 
-def read_as_itself(encoder: LoadedModel, folder: Path | None, store: VectorStore) -> Chosen:
-    """Return a sentence encoder with its own readout at its last layer."""
-    reader = Reader(encoder, store, _ENCODER_LENGTH)
-    return Chosen(reader, own_readout(folder), encoder.n_blocks)
+def encode_sides(
+    encoder: Chosen, search: SearchTexts, bar: Progress
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the judging encoder's vectors of queries and of documents."""
+    queries = encode_by_judge(encoder, search.queries, bar)
+    return queries, encode_by_judge(encoder, search.documents, bar)
 
 
 def encode_by_judge(encoder: Chosen, texts: Sequence[str], bar: Progress) -> np.ndarray:
     """Return the judging encoder's vectors (texts, D); refuse it where they say nothing."""
     name = encoder.model.name
-    advice = "Give another sentence encoder (judge=), or judge without one: judge='none'."
     try:
         vectors = encoder.reader.vectors(
             encoder.readout, encoder.layer, texts, bar, f"{name}, the judge"
         )
     except NonFiniteStatesError as error:
-        problem = str(error).partition(" for ")[0]
+        raise LayerscopeError(f"the judge {name} cannot be used: {error}") from error
+    if is_constant(vectors):
         raise LayerscopeError(
-            f"the judge {name} cannot be used: {problem}. Its weights may be damaged. {advice}"
-        ) from error
-    if np.ptp(vectors, axis=0).max() <= 1e-6 * np.abs(vectors).max():
-        raise LayerscopeError(
-            f"the judge {name} cannot be used: it gives all texts the same vector. {advice}"
+            f"the judge {name} cannot be used: it gives all texts the same vector. Give another "
+            "sentence encoder (judge=), or judge without one: judge='none'."
         )
     return vectors
 

@@ -2,36 +2,199 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 
+from layerscope.choose import Candidate, Decision, Scores
 from layerscope.choose.choice import Choice
 from layerscope.core.heads import unit
+from layerscope.core.identity import LAYER
+from layerscope.core.identity import Reading as ReadingConventions
+from layerscope.core.readout import describe_readout
 from layerscope.core.runs import finished_manifest, view
+from layerscope.core.sites import site_of
+from layerscope.core.statistics import INTERVAL
+from layerscope.data.corpus import columns_beside
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.exporting.card import license_of
 from layerscope.exporting.draft import ExportRequest, Side, verification_texts
 from layerscope.exporting.formats import parse_formats
-from layerscope.exporting.pipeline import load_folder
 from layerscope.exporting.job import write_export
+from layerscope.exporting.pipeline import load_folder
 from layerscope.exporting.publishing import pack, push
-from layerscope.improving.decision import Evidence
-from layerscope.improving.reader import Chosen
-from layerscope.maps import clusters, group_names
+from layerscope.improving.candidates import Chosen, Run, StoredCandidates, baseline_of
+from layerscope.improving.judging import Judges
+from layerscope.maps import MOST, LayerMap, Vectors, make_map
 from layerscope.models.settings import quiet
 from layerscope.store import RunFolder, StoredRun
+from layerscope.store.folder import config_key
+from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     from layerscope.core.charts import Figure
 
 SHOWN = 5
 NEAREST = 3
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A student compared with the head that it began with, and with today's reading.
+
+    `head`, `student` and `today` are agreements with the teacher on `checked` texts that nothing
+    was fitted on. `over_head` and `over_today` are 95 % intervals of the student's gains. `curve`
+    has the steps at which the student was measured on other texts, and its agreement there.
+    """
+
+    teacher: str
+    blocks: int
+    steps: int
+    texts: int
+    seed: int
+    checked: int
+    head: float
+    student: float
+    today: float
+    over_head: Range
+    over_today: Range
+    curve: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def is_better(self) -> bool:
+        """Return whether the student clearly beats its head and today's reading."""
+        return self.over_head[0] > 0 and self.over_today[0] > 0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The evidence for one choice, as the manifest of an improvement stores it.
+
+    - `judge`, `score_name`: the sources that scored candidates, and their score, in words.
+    - `before`, `after`, `interval`: the score of today's reading and of the choice, and the 95 %
+      interval of the gain.
+    - `near`: how many candidates score practically the same as the best.
+    - `certainty`: the share of resamples that lead to the same choice.
+    - `relative_cost`: computation per text, relative to today's.
+    - `encoder`: the judging encoder, if it was trained for embeddings.
+    - `teacher`: the prompt that a head learned from.
+    - `neighbors`: the shares of the right nearest neighbors that today's reading and the chosen one
+      find.
+    - `queries`: of a search, how many queries measured the gain; `query` is how queries are read.
+    """
+
+    judge: str
+    kept_default: bool
+    score_name: str = ""
+    before: float = 0.0
+    after: float = 0.0
+    interval: Range = (0.0, 0.0)
+    near: int = 0
+    certainty: float | None = None
+    relative_cost: float = 1.0
+    encoder: str | None = None
+    teacher: str | None = None
+    training: Training | None = None
+    neighbors: Range | None = None
+    queries: int | None = None
+    query: str = ""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the evidence that a manifest holds."""
+        # a stranger may have added others
+        recorded = {item.name: values[item.name] for item in fields(cls) if item.name in values}
+        if recorded.get("training"):
+            recorded["training"] = Training(**recorded["training"])
+        return cls(**recorded)
+
+
+COLUMNS = ["readout", "layer", "site", "score", *INTERVAL, "tied", "chosen", "cost", "eligible"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A candidate that was chosen: as a choice, with the evidence for it."""
+
+    choice: Choice
+    evidence: Evidence
+    candidate: Candidate
+
+
+def describe(
+    decision: Decision, candidates: Sequence[Candidate], scores: Scores, judges: Judges
+) -> Outcome:
+    """Return a decision as a choice, with what the judges' scores say of it.
+
+    They claim nothing in points, so that the choice has no gain. The interval of the evidence holds
+    for whichever candidate is chosen.
+    """
+    chosen = candidates[decision.chosen]
+    baseline = baseline_of(candidates)
+    before = float(scores.values[baseline])
+    after = float(scores.values[decision.chosen])
+    choice = Choice(
+        chosen.layer,
+        replace(chosen, query=None).readout_name,
+        tied=decision.tied_layers,
+        rule="improve",
+        layers=candidates[baseline].layer,
+        reason=decision.weak,
+        abstained=bool(decision.weak),
+        before=before,
+        after=after,
+        table=_table(decision, candidates, scores),
+    )
+    resampled = decision.resample()
+    evidence = Evidence(
+        judge=judges.name,
+        kept_default=decision.chosen == baseline,
+        score_name=judges.score_name,
+        before=before,
+        after=after,
+        interval=(decision.claim.gain.low, decision.claim.gain.high),
+        near=int(decision.near.sum()),
+        certainty=None if resampled is None else resampled.certainty,
+        relative_cost=chosen.cost,
+        encoder=judges.trained_encoder,
+    )
+    return Outcome(choice, evidence, chosen)
+
+
+def _table(decision: Decision, candidates: Sequence[Candidate], scores: Scores) -> pd.DataFrame:
+    """Return one row per candidate, the best first."""
+    low, high = scores.interval()
+    table = pd.DataFrame(
+        {
+            "readout": [candidate.readout_name for candidate in candidates],
+            "layer": [candidate.layer for candidate in candidates],
+            "site": [site_of(candidate.layer) for candidate in candidates],
+            "score": scores.values,
+            INTERVAL[0]: low,
+            INTERVAL[1]: high,
+            "tied": decision.tied,
+            "chosen": np.arange(len(candidates)) == decision.chosen,
+            "cost": [candidate.cost for candidate in candidates],
+            "eligible": [not candidate.blocked for candidate in candidates],
+        }
+    )
+    return table.sort_values("score", ascending=False, na_position="last", ignore_index=True)
+
+
+def front(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the eligible candidates that none beats at the same cost or less, the cheapest first."""
+    table = table[table["eligible"].astype(bool)].dropna(subset=["score"])
+    ordered = table.sort_values(["cost", "score"], ascending=[True, False])
+    best_before = ordered["score"].shift().cummax().fillna(-np.inf)
+    return ordered[ordered["score"] > best_before].reset_index(drop=True)
 
 
 @dataclass(frozen=True)
@@ -61,6 +224,79 @@ def neighbor_table(asking: BeforeAfter, among: BeforeAfter | None = None) -> pd.
             for rank, place in enumerate(np.argsort(-row, kind="stable")[:NEAREST], 1):
                 rows.append((text, side, rank, pool.texts[place], float(row[place])))
     return pd.DataFrame(rows, columns=["text", "which", "rank", "neighbor", "cosine"])
+
+
+def make_manifest(run: Run, choice: Choice, evidence: Evidence, chosen: Chosen) -> dict[str, Any]:
+    """Return the manifest of a finished run."""
+    fitted_on = None if chosen.head is None else chosen.head.fitted_on
+    centering = "none"
+    if chosen.head is not None and evidence.training is None:
+        centering = f"the mean over {fitted_on} is subtracted"
+    # the readout names the norm
+    reading = ReadingConventions(None, run.reader.max_length, run.model.anatomy.final_norm_name)
+    sampled = len(run.sample.texts)
+    config = run.config
+    return {
+        "kind": "improve",
+        "key": config_key(config),
+        "config": config,
+        "layerscope": VERSION,
+        "status": "complete",
+        "model": run.model.identity,
+        "texts": {**run.sample.facts, "sampled": sampled, "fitted_on": fitted_on},
+        "judge": config["judge"],
+        "evidence": asdict(evidence),
+        "choice": choice.as_dict(),
+        "conventions": {
+            "layer": LAYER,
+            "centering": centering,
+            **reading.as_conventions(),
+            "seed": run.request.seed,
+        },
+        "warnings": choice.warnings,
+        "seconds": perf_counter() - run.started,
+    }
+
+
+def map_of_choice(
+    run: Run,
+    stored: StoredCandidates,
+    today: Candidate,
+    chosen: Candidate,
+    trained: np.ndarray | None = None,
+) -> LayerMap | None:
+    """Return the map of today's reading and of the chosen one, where that is another.
+
+    `trained` are the vectors of a student, which has them at its last layer alone. The sample is in
+    random order, so that its first texts are a sample, too.
+    """
+    sample = run.sample
+    texts = sample.texts[:MOST]
+    layers = range(run.model.n_blocks + 1)
+
+    def at_layers(name: str, candidate: Candidate) -> Vectors:
+        items = [replace(candidate, blocks=tuple(range(layer))) for layer in layers]
+        vectors = [stored.vectors(item)[: len(texts)] for item in items]
+        words = describe_readout(candidate.readout_name)
+        return Vectors(name, words, list(layers), candidate.layer, vectors)
+
+    readings = [at_layers("today", today)]
+    if trained is not None:
+        words = "the trained blocks, through their head"
+        layer = chosen.layer
+        readings.append(Vectors("better", words, [layer], layer, [trained[: len(texts)]]))
+    elif (chosen.readout_name, chosen.layer) != (today.readout_name, today.layer):
+        readings.append(at_layers("better", chosen))
+    return make_map(
+        run.model.name,
+        sample.name,
+        run.model.n_blocks,
+        readings,
+        texts=texts,
+        count=len(texts),
+        total=sample.total,
+        columns=columns_beside(sample.facts.get("source") or {}, texts),
+    )
 
 
 @dataclass(repr=False)
@@ -211,9 +447,13 @@ class Improved(StoredRun):
         Without `texts`, they are among those that the choice was judged on.
         """
         if texts is None:
-            sampled = self._sampled()
-            words = list(sampled.texts)
-            vectors = unit(sampled.after)
+            if self.sampled is None:
+                raise LayerscopeError(
+                    "this run was read from disk and holds no texts. Give them, or run improve "
+                    "again."
+                )
+            words = list(self.sampled.texts)
+            vectors = unit(self.sampled.after)
         else:
             words = list(texts)
             vectors = self.encode(words)
@@ -221,45 +461,6 @@ class Improved(StoredRun):
         best = np.argsort(-cosines, kind="stable")[:top]
         rows = [(rank, float(cosines[i]), words[i]) for rank, i in enumerate(best, 1)]
         return pd.DataFrame(rows, columns=["rank", "cosine", "text"])
-
-    def about(self) -> pd.DataFrame:
-        """Return each text's cluster, named by its words, and its nearest text, today and now.
-
-        `cosine` is low for outliers and 1 for duplicates; the lowest comes first. The folder has
-        the table as `about.csv`.
-        """
-        if self.sampled is None and self.has_about and self.path is not None:
-            return RunFolder(self.path).read_table("about")
-        sampled = self._sampled()
-        texts = list(sampled.texts)
-        table = pd.DataFrame({"text": texts})
-        for suffix, vectors in (("_today", unit(sampled.before)), ("", unit(sampled.after))):
-            cosines = vectors @ vectors.T
-            np.fill_diagonal(cosines, -np.inf)
-            table[f"cluster{suffix}"] = group_names(clusters(vectors), texts)
-            table[f"nearest{suffix}"] = [texts[i] for i in cosines.argmax(1)]
-            table[f"cosine{suffix}"] = cosines.max(1)
-        return table.sort_values("cosine", ignore_index=True)
-
-    @property
-    def has_about(self) -> bool:
-        """Return whether `about` has a table; a run without texts has none."""
-        return self.sampled is not None or (
-            self.path is not None and (self.path / "about.parquet").is_file()
-        )
-
-    def write(self, folder: RunFolder) -> None:
-        """Write the tables, with `about` unless the folder may hold no texts."""
-        super().write(folder)
-        if self.sampled is not None and len(self.neighbors):
-            folder.write_table("about", self.about())
-
-    def _sampled(self) -> BeforeAfter:
-        if self.sampled is None:
-            raise LayerscopeError(
-                "this run was read from disk and holds no texts. Give them, or run improve again."
-            )
-        return self.sampled
 
     def __repr__(self) -> str:
         place = "not saved" if self.folder is None else f"in {self.folder}"
@@ -274,11 +475,10 @@ def _export_request(chosen: Chosen, reason: str) -> ExportRequest:
     """Return what to export: the chosen reading of one side, or of queries and documents."""
     model = chosen.model
     length = chosen.reader.max_length
-    head = None if chosen.fitted is None else chosen.fitted.head
+    head = chosen.head
     sides: tuple[Side, ...] = ()
     if chosen.query is not None:
-        query_head = None if chosen.query.fitted is None else chosen.query.fitted.head
-        query = Side("query", chosen.query.readout.template, query_head)
+        query = Side("query", chosen.query.readout.template, chosen.query.head)
         sides = (query, Side("document", chosen.readout.template, head))
         head = None
     identity = model.identity

@@ -1,33 +1,57 @@
-"""The public function `improve`: open what it is given, and start the flow that fits."""
+"""The public function `improve`: check the request, draw the sample, and start the flow that fits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from layerscope.blocks.result import FasterEncoder
+from layerscope.blocks.encoder import Encoder
+from layerscope.blocks.job import Request, Texts, make_faster
+from layerscope.blocks.result import FasterEncoder, reads_last_state
+from layerscope.blocks.train import TrainRequest
 from layerscope.cache import cache_dir
 from layerscope.choose.labels import read_labels
 from layerscope.command import Command
+from layerscope.core.heads import LEAST_TEXTS
+from layerscope.core.identity import model_key
+from layerscope.core.runs import MANIFEST
 from layerscope.engines import Engine
-from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError
-from layerscope.improving.candidates import template_names
-from layerscope.improving.encoder import improve_encoder, keep_encoder, shortened_folder
+from layerscope.errors import (
+    DataError,
+    InvalidValueError,
+    LayerscopeError,
+    NonFiniteStatesError,
+    UnknownNameError,
+)
+from layerscope.exporting.card import license_of
+from layerscope.exporting.publishing import check_free
+from layerscope.exporting.servers import SERVERS, check_names, check_servers
+from layerscope.extras import require
+from layerscope.improving.candidates import Reader, Run, make_grid, template_names
+from layerscope.improving.fit import clear, training_folder
 from layerscope.improving.flow import improve_texts
 from layerscope.improving.judging import JudgeOption, check_judge
-from layerscope.improving.pairs import Pairs, read_search
-from layerscope.improving.reader import Reader, draw_sample
-from layerscope.improving.request import ImproveRequest, Run, working_folder
+from layerscope.improving.request import ImproveRequest, Pairs, draw_sample, read_search
 from layerscope.improving.result import Improved
-from layerscope.improving.search import improve_search
 from layerscope.models import LoadedModel
+from layerscope.models.load import at_commit
+from layerscope.models.source import resolve
 from layerscope.progress import OnRows, Progress, progress_bar
+from layerscope.store import RunFolder
+from layerscope.store.atomic import lock_beside
+from layerscope.store.folder import config_key, is_complete
+from layerscope.training.distill import check_settings
 from layerscope.vectors import VectorStore
+from layerscope.version import VERSION
+
+CENTER_ON = ("auto", "all", "sample")
 
 
 def improve(
@@ -97,7 +121,7 @@ def improve(
       they need is written.
     - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`
       (of more than 50,000, a part drawn at random), or `auto` (as many as take a quarter of the
-      time of the choice). `time`: minutes to read further texts for the fit, instead.
+      time of the choice).
     - `train`: train the blocks that are kept too (of a language model with a head), in at most
       `time` minutes (30 if not given). Without a budget the model keeps half of its blocks. Or
       settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
@@ -137,24 +161,28 @@ def improve(
         time=time,
         train=train if isinstance(train, Mapping) else {} if train else None,
         texts=texts,
-        is_search=is_search,
         out=None if out is None else Path(out),
         overwrite=overwrite,
     )
-    if not isinstance(model, str | Path):
-        request.check_search()  # a name may be that of an encoder, which is known when it is loaded
+    check_request(request)
+    if is_search and not isinstance(model, str | Path):
+        check_search(request)  # a name may be that of an encoder, which is known when it is loaded
     labeled = None if labels is None else read_labels(labels)
     with working_folder(request.out) as work, command:
         reading: dict[str, Any] = {"column": column, "encoding": encoding}
         search = None
         if is_search:
             search = read_search(queries, data, pairs, sample=sample, seed=seed, **reading)
-            drawn = search.documents_as_sample()
+            drawn = search.sample
         else:
             drawn = draw_sample(data, size=sample, more=request.further_texts, seed=seed, **reading)
-        request.check_sample(drawn)
+        if request.train is not None and len(drawn.texts) < LEAST_TEXTS:
+            raise DataError(
+                f"{len(drawn.texts)} texts are too few to train on: it takes {LEAST_TEXTS}. Give "
+                "more (sample= limits them), or leave out train=."
+            )
         loaded = command.load(model, tokenizer)
-        request.check_model(loaded)
+        check_model(loaded)
         reader = Reader(
             loaded,
             VectorStore(Path(store) if store else cache_dir() / "embeddings", store_size),
@@ -175,20 +203,190 @@ def improve(
             work=work,
             on_rows=on_rows,
         )
-        folder = shortened_folder(run)
-        if folder is not None and pairs is None:
+        folder = encoder_folder(run)
+        if folder is not None:
+            if pairs is not None:
+                raise InvalidValueError("pairs= is not for sentence encoders: leave it out.")
             return improve_encoder(run, folder)
-        request.check_search()
+        if is_search:
+            check_search(request)
         if keep is not None:
             raise LayerscopeError(
                 f"keep= is for sentence encoders given by name, and {loaded.name} is none. Give "
                 "budget= for a lighter model."
             )
-        if request.out is not None and request.is_done(run.config):
+        if is_done(request, run.config):
+            assert request.out is not None
             return Improved.load(request.out)
         try:
-            if loaded.identity.get("sentence_encoder"):
-                return keep_encoder(run)
-            return improve_texts(run) if search is None else improve_search(run, search)
+            return improve_texts(run)
         except NonFiniteStatesError as error:
             raise NonFiniteStatesError(f"{loaded.name}: {error}") from error
+
+
+def check_request(request: ImproveRequest) -> None:
+    """Refuse a wrong setting that needs no model, before anything is read."""
+    if request.budget is not None and not request.budget > 0:
+        raise InvalidValueError(
+            "a budget is a share of today's computation per text above 0, such as 0.3, not "
+            f"{request.budget:g}."
+        )
+    if request.sample < 1:
+        raise InvalidValueError(f"a sample has at least one text, not {request.sample}.")
+    if request.center_on not in CENTER_ON:
+        raise UnknownNameError("choice of the texts to center on", request.center_on, CENTER_ON)
+    check_names(request.servers)
+    if request.time is not None and not request.time > 0:
+        raise InvalidValueError(f"time= is minutes, more than 0, not {request.time:g}.")
+    if request.train is not None:
+        require("train")
+        check_settings(request.train)
+    elif request.time is not None:
+        raise InvalidValueError("time= is the minutes of a training: give train= too.")
+    make_grid(request.templates, has_cls=False, has_norm=True)
+    if request.out is not None and not (request.out / MANIFEST).is_file():
+        check_free(request.out, request.overwrite)  # a run that is there may be this very one
+
+
+def check_search(request: ImproveRequest) -> None:
+    """Refuse what a search with a language model cannot do."""
+    if request.servers:
+        raise InvalidValueError(
+            "queries are read in their own way by sentence-transformers alone: leave out servers=."
+        )
+    options = {"labels": request.labels, "train": request.train}
+    options["center_on"] = None if request.center_on == "auto" else request.center_on
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidValueError(
+                f"{name}= is not for a search. With queries= give pairs=, or nothing."
+            )
+
+
+def check_model(model: LoadedModel) -> None:
+    """Refuse a model that reads no texts."""
+    if model.kind != "texts":
+        raise LayerscopeError(
+            f"{model.name} reads {model.kind}; improve is for models that read texts."
+        )
+    if model.tokenizer is None:
+        raise LayerscopeError(
+            f"{model.name} has no tokenizer. Give one: improve(module, texts, tokenizer=…)."
+        )
+
+
+def is_done(request: ImproveRequest, config: dict[str, Any]) -> bool:
+    """Return whether `out` holds this very run, finished; refuse a folder that is in the way."""
+    if request.out is None:
+        return False
+    manifest = RunFolder(request.out).manifest() if request.out.is_dir() else None
+    if manifest is not None and is_complete(manifest) and not request.overwrite:
+        stored = config_key(manifest.get("config") or {})
+        if stored == config_key(config):
+            return True
+    check_free(request.out, request.overwrite)
+    return False
+
+
+@contextmanager
+def working_folder(out: Path | None) -> Iterator[Path | None]:
+    """Be the only process that improves into `out`; yield the folder for unfinished work."""
+    if out is None:
+        yield None
+        return
+    with lock_beside(out.resolve(), "improving") as work:
+        yield work
+        clear(work)
+
+
+# Sentence encoders
+
+
+def encoder_folder(run: Run) -> Path | None:
+    """Return the folder of a sentence encoder whose blocks can be left out; None for other models.
+
+    An encoder that is none of these is refused: it was trained for its own reading.
+    """
+    model = run.model
+    identity = model.identity
+    if not identity.get("sentence_encoder"):
+        return None
+    problem = ""
+    if identity.get("exported"):
+        problem = "it is an export of layerscope: improve the model that it was cut from"
+    elif identity.get("untrained"):
+        problem = "its weights are as before any training: no reading of it means anything"
+    elif not isinstance(run.source, str | Path) or model.n_blocks < 2:
+        problem = "give its name or folder, and one with two blocks or more"
+    else:
+        folder = resolve(at_commit(run.source, model)).path
+        if reads_last_state(folder):
+            return folder
+        problem = "it does not read the state after its last block"
+    raise LayerscopeError(
+        f"{model.name} is a sentence encoder that improve cannot make faster: {problem}."
+    )
+
+
+def improve_encoder(run: Run, folder: Path) -> FasterEncoder:
+    """Make an encoder faster on a sample; a run that is finished in `out` is read back.
+
+    With queries the texts of the sample are the documents that they should find.
+    """
+    request = run.request
+    sample = run.sample
+    _check_opens(folder, request.servers)
+    queries = [] if run.search is None else run.search.queries
+    texts = Texts.divide(sample.name, sample.facts, [*sample.texts, *sample.more], queries)
+    config: dict[str, Any] = {
+        "model": model_key(run.model.identity),
+        "texts": sample.facts["fingerprint"],
+        "queries": sha256("\n".join(queries).encode()).hexdigest() if queries else None,
+        "count": len(texts.fitted),
+        "labels": None if run.labels is None else run.labels.fingerprint,
+        "max_length": request.max_length,
+        "budget": request.budget,
+        "keep": request.keep,
+        "seed": request.seed,
+        "train": None if request.train is None else dict(request.train),
+        "time": request.time,
+        "layerscope": VERSION,
+    }
+    if request.out is not None and is_done(request, config):
+        return FasterEncoder.load(request.out)
+    encoder = Encoder.open(folder, run.model.device, run.model.dtype, request.max_length)
+    with training_folder(run.work) as checkpoints:
+        training = None
+        if request.train is not None:
+            place = checkpoints / config_key(config)[:16]
+            place.mkdir(exist_ok=True)
+            training = TrainRequest(place, request.time, request.train, run.on_rows)
+        result = make_faster(
+            encoder,
+            texts,
+            Request(request.budget, request.keep, request.seed, training),
+            run.model.identity,
+            run.bar,
+            labels=run.labels,
+            license_name=license_of(run.model, folder),
+            config=config,
+        )
+    if request.out is not None:
+        run.bar.begin(f"writing {request.out}|folder", 1)
+        result.save(request.out, request.overwrite)
+        run.bar.advance(1)
+    return result
+
+
+def _check_opens(folder: Path, servers: tuple[str, ...]) -> None:
+    """Raise if servers do not open an encoder's folder: nor will they with fewer blocks."""
+    problems = check_servers(folder, servers) if servers else {}
+    words = [
+        f"{SERVERS[name].title}: {'; '.join(reasons)}"
+        for name, reasons in problems.items()
+        if reasons
+    ]
+    if words:
+        raise LayerscopeError(
+            f"the encoder does not open there as it is, nor with fewer blocks. {' '.join(words)}."
+        )

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 import layerscope
-from layerscope.choose.judges.consistency import halves
+from layerscope.choose.consistency import halves
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.models import wrap

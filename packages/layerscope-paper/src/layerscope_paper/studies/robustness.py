@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.choose.judges.consistency import drop_words
+from layerscope.choose.consistency import drop_words
 from layerscope.choose.label_scores import stratified_folds
 from layerscope.choose.labels import read_labels
 from layerscope.core.columns import PLACE, VALUE, names
