@@ -11,9 +11,8 @@ from layerscope.choose.label_choice import prepare
 from layerscope.choose.select import select
 from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
-from layerscope.errors import LayerscopeError, ModelError, RunFolderError
+from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
-from layerscope.profiling import profile
 from layerscope.vectors import Shard, VectorStore, text_key
 from layerscope.vectors.encode import open_space
 from tests.choose.label_support import write_csv
@@ -121,53 +120,6 @@ def test_pairs_and_scores(model: LoadedModel, tmp_path: Path) -> None:
         assert choice.table["score"].between(-100, 100).all()
 
 
-def by_name(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
-    """A model that a run can name, since it is of the catalogue."""
-    named = tiny_model()
-    named.identity["source"] = "catalogue"
-    monkeypatch.setattr("layerscope.choose.label_choice.load", lambda name, **options: named)
-    return named
-
-
-def test_a_run_names_its_model(
-    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, run = labeled_file(tmp_path), tmp_path / "run"
-    run.mkdir()
-    named = by_name(monkeypatch)
-    manifest = {
-        "kind": "evaluation",
-        "status": "complete",
-        "model": named.identity,
-        "conventions": {"max_length": 64, "unit_length": True},
-    }
-    options = {"labels": file, "readouts": FEW, "store": tmp_path / "store"}
-
-    def write(**other: object) -> None:
-        (run / "manifest.json").write_text(json.dumps({**manifest, **other}))
-
-    write()
-    choice = select(run, **options)
-    assert (choice.max_length, choice.unit_length, choice.source) == (64, True, str(run))
-    write(model={**named.identity, "weights_sha256": "0" * 64})
-    with pytest.raises(ModelError, match="they differ in weights_sha256"):
-        select(run, **options)
-    write(model=model.identity)
-    with pytest.raises(ModelError, match="Give the model itself"):
-        select(run, **options)
-    write(status="running")
-    with pytest.raises(RunFolderError, match="not finished"):
-        select(run, **options)
-
-
-def test_a_profile_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "run"
-    profile(by_name(monkeypatch), sentences(30), out=run, max_length=64, progress=False)
-    choice = select(run, labels=labeled_file(tmp_path), readouts=FEW, store=tmp_path / "store")
-    assert choice.max_length == 64
-    json.dumps(choice.as_dict(), allow_nan=False)
-
-
 def test_a_model_folder_is_loaded(model_folder: Path, tmp_path: Path) -> None:
     options = {"labels": labeled_file(tmp_path), "readouts": FEW, "store": tmp_path / "store"}
     choice = select(model_folder, layers=[0, -1], **options)
@@ -175,8 +127,6 @@ def test_a_model_folder_is_loaded(model_folder: Path, tmp_path: Path) -> None:
     assert set(choice.table["layer"]) == {0, 3}
     with pytest.raises(LayerscopeError, match="layer 9 does not exist"):
         select(model_folder, layers=[9], **options)
-    with pytest.raises(LayerscopeError, match="neither a run"):
-        select(tmp_path, **options)
 
 
 def test_centering_is_on_the_given_texts_and_equal_vectors_are_undefined() -> None:

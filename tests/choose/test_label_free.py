@@ -51,7 +51,6 @@ def test_the_sink_stands_in_where_the_norm_hides_the_valley() -> None:
     answer = apply_rule("evidence", hidden)
     as_fitted = apply_rule("evidence", evidence({"prompt_entropy": valley_curve()}))
     assert answer.layer == as_fitted.layer
-    assert any("final_norm=hf" in warning for warning in answer.warnings)
     assert answer.forecast is not None
     assert as_fitted.forecast is not None
     assert answer.forecast.scale > as_fitted.forecast.scale

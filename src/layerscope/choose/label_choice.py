@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,19 +23,15 @@ from layerscope.choose.decide import Decision, Rule, decide
 from layerscope.choose.label_scores import LabelEvidence, gather
 from layerscope.choose.labels import read_labels
 from layerscope.core import heads
-from layerscope.core.identity import ModelIdentity, Reading
 from layerscope.core.readout import Readout, parse_readouts
-from layerscope.core.runs import MANIFEST, finished_manifest
 from layerscope.core.scores import Scores
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.core.statistics import Interval
-from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import LoadedModel, load
 from layerscope.progress import Progress, progress_bar
 from layerscope.vectors import VectorSpace, VectorStore, text_key
 from layerscope.vectors.encode import encode, find_missing, make_requests, read_readout
 
-DEFAULT_MAX_LENGTH = 256
 _METRICS = {"auc": "accuracy", "average_precision": "average precision", "spearman": "Spearman"}
 
 RISK = 0.5
@@ -130,46 +125,8 @@ def _share_below(draws: np.ndarray) -> float:
     return float(((finite < 0) + 0.5 * (finite == 0)).mean())
 
 
-# The model and its vectors
+# Vectors
 # ------------------------------------------------------------------------------------------------
-
-
-def open_source(
-    source: str | Path | LoadedModel,
-) -> tuple[LoadedModel, dict[str, Any], Path | None]:
-    """Return a model, and the conventions and folder of the finished run that named it, if one
-    did."""
-    if isinstance(source, LoadedModel):
-        return source, {}, None
-    run = Path(source)
-    if (run / "config.json").is_file() or not (run / MANIFEST).is_file():
-        files = ("config.json", "modules.json", "*.gguf")
-        if run.is_dir() and not any(any(run.glob(name)) for name in files):
-            raise LayerscopeError(
-                f"{run} is neither a run (no {MANIFEST}) nor a model (no config.json). Give one of "
-                "them, or a model's name."
-            )
-        return load(source), {}, None
-    manifest = finished_manifest(run)
-    identity = manifest["model"]
-    name = str(identity["name"])
-    if identity.get("source") not in ("catalogue", "hub") or identity.get("adapters"):
-        raise ModelError(
-            f"{run} was made with {name!r}, a local model whose location it did not record, or one "
-            "with adapters. Give the model itself instead of the run."
-        )
-    options: dict[str, Any] = {"dtype": str(identity.get("dtype", "float32"))}
-    if identity["source"] == "hub" and identity.get("revision"):
-        options["revision"] = identity["revision"]
-    model = load(name, **options)
-    if identity.get("bidirectional") and not model.identity["bidirectional"]:
-        model = load(name, bidirectional=True, **options)
-    difference = ModelIdentity.of(identity).difference(ModelIdentity.of(model.identity))
-    if difference is not None:
-        raise ModelError(
-            f"{name!r} is not the model that {run} was made with: they differ in {difference}."
-        )
-    return model, manifest["conventions"], run
 
 
 def encode_texts(
@@ -220,7 +177,7 @@ def choose_by_labels(
     progress: bool | None = None,
     max_blocks: float | None = None,
     tolerance: float | None = None,
-    max_length: int | None = None,
+    max_length: int = 256,
     store: str | Path | None = None,
     store_size: int | None = 10 * 2**30,
 ) -> Choice:
@@ -230,12 +187,11 @@ def choose_by_labels(
     `max_blocks` is given), takes the earliest layer that comes so near to the best.
     """
     labeled = read_labels(labels)
-    loaded, conventions, run = open_source(model)
+    loaded = model if isinstance(model, LoadedModel) else load(model)
     blocks = loaded.n_blocks
     limits = block_limits(max_blocks, tolerance, blocks)
-    length = max_length or Reading.of(conventions).max_length or DEFAULT_MAX_LENGTH
-    length = min(length, loaded.max_length or length)
-    unit = bool(conventions.get("unit_length", loaded.identity.get("normalizes")))
+    length = min(max_length, loaded.max_length or max_length)
+    unit = bool(loaded.identity.get("normalizes"))
     # the last layer and the default readout are always compared
     compared = sorted({*pick_layers(layers, blocks, loaded.name), blocks})
     has_norm = loaded.anatomy.final_norm is not None
@@ -286,7 +242,6 @@ def choose_by_labels(
         before=float(points[decision.baseline]),
         after=float(points[decision.chosen]),
         identity=dict(loaded.identity),
-        source=None if run is None else str(run),
         max_length=length,
         unit_length=unit,
         center_on=str(labels) if is_centered else None,

@@ -152,26 +152,17 @@ def _problem(run: Profile, anisotropy: Curve | None) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class ValleySigns:
-    """The probability of a valley, None where nothing tells, and what was seen of it.
+def read_valley(evidence: Evidence) -> tuple[float | None, str]:
+    """Return the probability of a valley, and what was seen of it.
 
-    `as_fitted`: it was read as in the published results.
+    It is read from prompt entropy, or from the sink where the final norm hides the valley. The
+    probability is None where nothing tells.
     """
-
-    probability: float | None
-    observed: str
-    as_fitted: bool = False
-
-
-def read_valley(evidence: Evidence) -> ValleySigns:
-    """Return the signs of a valley in prompt entropy, or in the sink where the norm hides it."""
     entropy = evidence.curve("prompt_entropy")
     if entropy is not None and not evidence.hides_valley:
         valley = find_valley(entropy.value, low=entropy.low, high=entropy.high)
         if valley is not None:
-            observed = f"prompt entropy dips by {valley.share:.0%} of its shoulder"
-            return ValleySigns(valley.probability, observed, as_fitted=True)
+            return valley.probability, f"prompt entropy dips by {valley.share:.0%} of its shoulder"
     sink = evidence.curve("sink_ratio")
     if sink is not None:
         # the layers between: the embedding's and the last layer's norms have other causes
@@ -179,16 +170,15 @@ def read_valley(evidence: Evidence) -> ValleySigns:
         # a sink around the limit may or may not have made a valley: odds of 1 at the limit, 9 at
         # twice, 1/9 at half of it
         odds = (largest / SINK_RATIO) ** np.log2(9)
-        observed = f"one token reaches {largest:.0f} × the median norm"
-        return ValleySigns(float(odds / (1 + odds)), observed)
+        return float(odds / (1 + odds)), f"one token reaches {largest:.0f} × the median norm"
     missing = "neither prompt entropy nor the sink was measured at every layer"
-    if entropy is not None and evidence.hides_valley:
+    if entropy is not None:
         missing = (
             "prompt entropy was measured behind the final norm, which hides its valley, and the "
             "sink was not measured (profile with final_norm=hf, or with "
             "metrics=prompt_entropy,sink_ratio)"
         )
-    return ValleySigns(None, missing)
+    return None, missing
 
 
 # Depth curves of the published results
@@ -328,42 +318,36 @@ def apply_rule(rule: str, evidence: Evidence) -> Answer:
 def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
     """Return the answer under a prior: benchmarks give one that has not seen the model's family."""
     last = evidence.n_blocks
-    valley = read_valley(evidence)
+    probability, observed = read_valley(evidence)
     problem = evidence.problem
-    if not problem and valley.probability is None:
-        problem = f"{valley.observed}, so nothing says where in the model to look."
-    if problem or valley.probability is None:
+    if not problem and probability is None:
+        problem = f"{observed}, so nothing says where in the model to look."
+    if problem or probability is None:
         return _keep_last(last, problem)
-    shares = prior.shares(valley.probability, last)
+    has_valley = probability >= 0.5
+    observed = f"{observed} (chance of a valley {probability:.0%})"
+    shares = prior.shares(probability, last)
     layer = best_layer(shares)
-    forecast = prior.forecast(shares, 1.0 if valley.as_fitted else UNSURE)
-    observed = f"{valley.observed} (chance of a valley {valley.probability:.0%})"
-    has_valley = valley.probability >= 0.5
+    # the norm of a sink stands in for a hidden valley, on which the rule was not fitted
+    is_fitted = not evidence.hides_valley and evidence.curve("prompt_entropy") is not None
+    forecast = prior.forecast(shares, 1.0 if is_fitted else UNSURE)
     risk = forecast.risk(layer)
-    warnings = []
     if layer == last:
         return _keep_last(last, f"{observed}; no layer is expected to gain.")
     if risk > MOST_RISK:
         return _keep_last(
             last, f"{observed}; layer {layer} looks best but would lose in {risk:.0%} of cases."
         )
-    if not evidence.tuning_known:
-        unseen = (
-            "whether the last layer was trained for embedding cannot be seen without anisotropy "
-            "or under final_norm=raw"
-        )
-        if not has_valley:
-            # an early layer of a sentence encoder loses far more than one of a language model gains
-            return _keep_last(last, f"{observed}, but {unseen}.")
-        warnings.append(f"{unseen}. If it was, keep the last layer.")
-    if not valley.as_fitted:
-        warnings.append(
-            "the final norm hides the valley that the rule was fitted on: the sink's norm stands "
-            "in for it, and the interval is wider. Profile with final_norm=hf to see the valley."
-        )
+    unseen = (
+        "whether the last layer was trained for embedding cannot be seen without anisotropy or "
+        "under final_norm=raw"
+    )
+    if not evidence.tuning_known and not has_valley:
+        # an early layer of a sentence encoder loses far more than one of a language model gains
+        return _keep_last(last, f"{observed}, but {unseen}.")
+    warnings = () if evidence.tuning_known else (f"{unseen}. If it was, keep the last layer.",)
     kind = "with a valley gain late" if has_valley else "without a valley gain early"
-    reason = f"{observed}; the published models {kind}."
-    return Answer(layer, reason, forecast, tuple(warnings))
+    return Answer(layer, f"{observed}; the published models {kind}.", forecast, warnings)
 
 
 def _keep_last(last: int, problem: str) -> Answer:
@@ -431,17 +415,14 @@ def _within_bound(
         return answer.layer, []
     bound = round(limits.budget * last)
     if answer.forecast is None:
-        if answer.layer <= bound:
-            return answer.layer, []
-        return bound, [
-            f"max_blocks= allows {bound} blocks: layer {bound} is the nearest to the rule's "
-            f"{answer.layer}; its gain is not known."
-        ]
-    gain = answer.forecast.gain
-    is_safe = np.array([answer.forecast.risk(layer) <= MOST_RISK for layer in range(last + 1)])
+        layer = min(answer.layer, bound)
+        note = f"max_blocks= allows {bound} blocks, and the rule takes layer {answer.layer}."
+        return layer, [note] if layer < answer.layer else []
+    forecast = answer.forecast
+    is_safe = np.array([forecast.risk(layer) <= MOST_RISK for layer in range(last + 1)])
     is_safe[last] = True
-    is_open = is_safe if is_safe[: bound + 1].any() else np.isfinite(gain)
+    is_open = is_safe if is_safe[: bound + 1].any() else np.isfinite(forecast.gain)
     costs = [layer / last for layer in range(last + 1)]
-    scores = Scores(np.where(is_open, gain, np.nan))
+    scores = Scores(np.where(is_open, forecast.gain, np.nan))
     decision = decide(layers_of(Readout(), range(last + 1), costs), [scores], last, limits)
     return decision.chosen, bound_warning(decision)

@@ -54,7 +54,7 @@ def select(
       a profile alone the choice is label-free, by the rule `evidence` unless `rule` names another.
     - `labels`: a csv, tsv or jsonl file with the columns `text,label`, `sentence1,sentence2,label`
       or `sentence1,sentence2,score`, which then decides. Give a model (name, folder, hub id,
-      loaded) or the folder of one run of it.
+      loaded) instead of a run.
     - `readouts` restricts the choice.
     - `max_blocks`: the share of the blocks that may run. `tolerance`: the points of score to give
       up for an earlier layer.
@@ -65,7 +65,7 @@ def select(
     limits: Any = {"max_blocks": max_blocks, "tolerance": tolerance}
     if labels is not None:
         if len(runs) != 1 or rule is not None:
-            raise LayerscopeError("labels take one model or the folder of one run, without a rule.")
+            raise LayerscopeError("labels take one model, without a rule.")
         return choose_by_labels(runs[0], labels, readouts=readouts, seed=seed, **limits, **options)
     if options:
         raise InvalidValueError(f"{next(iter(options))}= is for a choice with labels=.")

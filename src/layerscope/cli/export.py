@@ -21,7 +21,7 @@ def select_command(
     context: typer.Context,
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Folder of a profile, an evaluation, or both; --labels: also a model."),
+        typer.Argument(help="Folder of a profile, an evaluation, or both; with --labels a model."),
     ] = None,
     labels: shared.Labels = None,
     readouts: Annotated[
