@@ -75,6 +75,14 @@ def test_relative_links_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`([\w/.-]+(?:\.py|/))`", text))
+    assert len(names) > 10
+    places = (ROOT / "src" / "layerscope", ROOT, ROOT / "packages")
+    assert {name for name in names if not any((place / name).exists() for place in places)} == set()
+
+
 def test_a_term_is_linked_where_it_first_comes() -> None:
     hooks = load("hooks")
     text = "# The sink\n\n`sink` and [the sink](x.md) stay. One sink here, a sink there.\n\n```text\nsink\n```\nA readout."
