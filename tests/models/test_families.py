@@ -168,7 +168,8 @@ class _Toy(nn.Module):
 
 def test_generic_failures_name_the_candidates() -> None:
     with pytest.raises(
-        ModelError, match=r"2 lists of modules could be the blocks.*part0 \(2 × Linear\), part1 \(2 × Linear\)"
+        ModelError,
+        match=r"2 lists of modules could be the blocks.*part0 \(2 × Linear\), part1 \(2 × Linear\)",
     ):
         wrap(_Toy(lists=2))
     with pytest.raises(

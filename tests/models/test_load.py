@@ -354,13 +354,6 @@ class TestTokenize:
         assert len(self.model("mamba").tokenize(["x" * 500]).ids[0]) == 501
         assert self.model().tokenize([]).ids == []
 
-    def test_slow_tokenizers_take_the_long_way(self) -> None:
-        model = self.model()
-        fast = model.tokenize(["hello", "a longer text"], 7)
-        slow = self.model()
-        slow._tokenizer = lambda texts, **options: model._tokenizer(texts, **options)
-        assert slow.tokenize(["hello", "a longer text"], 7) == fast
-
     def test_a_single_string_is_refused(self) -> None:
         with pytest.raises(LayerscopeError, match="list of texts"):
             self.model().tokenize("hello")

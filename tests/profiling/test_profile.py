@@ -217,7 +217,7 @@ def test_a_module_with_its_tokenizer(texts: list[str]) -> None:
     assert run.manifest["model"]["architecture"] == "LlamaModel"
     assert run.table["layer"].max() == 2
     assert hooks_on(module) == 0
-    with pytest.raises(ModelError, match="no tokenizer"):
+    with pytest.raises(ModelError, match="no fast tokenizer"):
         profile(module, texts[:4], metrics=["prompt_entropy"])
 
 

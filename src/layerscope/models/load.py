@@ -27,7 +27,7 @@ from layerscope.models.source import (
 
 __all__ = ["find_source"]
 
-_OF_A_MODULE = {
+_OF_A_MODULE: Mapping[str, Any] = {
     "source": "module",
     "revision": None,
     "quantization": None,
@@ -71,8 +71,9 @@ def load(
             "goes to wrap()."
         )
     # Every option is checked before any weight is read.
+    number_type = pick_dtype(dtype)
     options = {
-        "dtype": pick_dtype(dtype),
+        "dtype": number_type,
         "trust_remote_code": trust_remote_code,
         "attn_implementation": attn_implementation,
         "device_map": device_map,
@@ -108,7 +109,7 @@ def load(
     for adapter in located:
         module = merge_adapter(module, adapter)
     if target is not None:
-        module = settle_bfloat16(module.to(target), options["dtype"], source.name)
+        module = settle_bfloat16(module.to(target), number_type, source.name)
     module.eval().requires_grad_(False)
     if bidirectional:
         make_bidirectional(module, family_for(module, family))

@@ -243,32 +243,27 @@ class LoadedModel:
         if not texts:
             return Tokens([], [])
         longest = max_length if max_length is not None else self.max_length
-        if self._tokenizer is None:
-            raise ModelError(f"{self.name} has no tokenizer; pass one to wrap(module, tokenizer).")
         self._check_length(longest)
         beginnings, shortened = cut_by_characters(texts, longest)
-        with _TOKENIZING, tokenizer_explained(self.name):
-            tokens = self._encode(beginnings, longest)
-            for i in shortened:
-                if not tokens.truncated[i]:
-                    whole = self._encode([texts[i]], longest)
-                    tokens.ids[i] = whole.ids[0]
-                    tokens.truncated[i] = whole.truncated[0]
-        return tokens
+        encodings = self._encode(beginnings, longest)
+        for i in shortened:
+            if not encodings[i].overflowing:
+                encodings[i] = self._encode([texts[i]], longest)[0]
+        ids = [encoding.ids for encoding in encodings]
+        return Tokens(ids, [bool(encoding.overflowing) for encoding in encodings])
 
-    def _encode(self, texts: list[str], longest: int | None) -> Tokens:
+    def _encode(self, texts: Sequence[str], longest: int | None = None) -> list[Any]:
+        """Return the encodings of the tokenizers library, cut from the right to `longest`
+        tokens."""
+        if not getattr(self._tokenizer, "is_fast", False):
+            raise ModelError(
+                f"{self.name} has no fast tokenizer (one of the tokenizers library, with a "
+                "tokenizer.json). Pass one to wrap(module, tokenizer)."
+            )
         cut = {} if longest is None else {"truncation": True, "max_length": longest}
-        if getattr(self._tokenizer, "is_fast", False):
-            encodings = self._tokenizer(texts, **cut, **_IDS_ALONE).encodings
-            ids = [encoding.ids for encoding in encodings]
-            return Tokens(ids, [bool(encoding.overflowing) for encoding in encodings])
-        # a slow tokenizer does not tell which texts it cut
-        ids = [list(row) for row in self._tokenizer(texts, **_IDS_ALONE)["input_ids"]]
-        truncated = [longest is not None and len(row) > longest for row in ids]
-        for i, is_long in enumerate(truncated):
-            if is_long:
-                ids[i] = list(self._tokenizer(texts[i], **cut, **_IDS_ALONE)["input_ids"])
-        return Tokens(ids, truncated)
+        with _TOKENIZING, tokenizer_explained(self.name):
+            encodings = self._tokenizer(list(texts), **cut, **_IDS_ALONE).encodings
+        return list(encodings)
 
     def _check_length(self, longest: int | None) -> None:
         """Raise an error unless the length has room for the special tokens of every text."""
@@ -289,13 +284,7 @@ class LoadedModel:
     ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
         """Return token ids, uncut, and for each token the characters it came from; (0, 0) for
         special tokens."""
-        if not getattr(self._tokenizer, "is_fast", False):
-            raise ModelError(
-                f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens "
-                "from the rest."
-            )
-        with _TOKENIZING, tokenizer_explained(self.name):
-            encodings = self._tokenizer(list(texts), **_IDS_ALONE).encodings
+        encodings = self._encode(texts)
         ids = [encoding.ids for encoding in encodings]
         return ids, [[(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings]
 
