@@ -170,13 +170,13 @@ def test_what_a_damaged_folder_says(tmp_path: Path) -> None:
     lacking = {key: value for key, value in state.items() if key != "trunk.blocks.1.mlp.fc2.weight"}
     save_file(lacking, folder / "model.safetensors")
     with pytest.raises(
-        ModelError, match=r"lacks 1 weights of AimModel \(e\.g\. trunk\.blocks\.1\.mlp\.fc2"
+        ModelError, match=r"lacks 1 weights of AimModel.*e\.g\. trunk\.blocks\.1\.mlp\.fc2"
     ):
         load(folder)
     save_file(
         {**state, "trunk.blocks.2.norm_1.weight": torch.zeros(24)}, folder / "model.safetensors"
     )
-    with pytest.raises(ModelError, match=r"1 weights in .* have no place in the AimModel"):
+    with pytest.raises(ModelError, match="1 of its own have no place there"):
         load(folder)
     save_file(
         {**state, "trunk.post_trunk_norm.bias": torch.zeros(25)}, folder / "model.safetensors"
@@ -190,7 +190,7 @@ def test_attention_is_checked(tmp_path: Path) -> None:
     for wrong in ("sideways", "prefix", "causal:3"):
         with pytest.raises(InvalidValueError, match="bidirectional, causal or prefix:N"):
             load(folder, attention=wrong)
-    with pytest.raises(ModelError, match="does not fit"):
+    with pytest.raises(ModelError, match="prefix is 99 patches"):
         load(folder, attention="prefix:99")
     with pytest.raises(UnknownNameError):
         AimConfig(**SMALL, attention="sideways")  # type: ignore[arg-type]

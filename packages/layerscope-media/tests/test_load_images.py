@@ -138,7 +138,7 @@ def test_parquet(tmp_path: Path, struct: bool) -> None:
 def test_parquet_columns(tmp_path: Path) -> None:
     path = tmp_path / "odd.parquet"
     pd.DataFrame({"photo": [encoded(0)], "kind": [3]}).to_parquet(path)
-    with pytest.raises(DataError, match=r"which column holds the images\? It has photo, kind"):
+    with pytest.raises(DataError, match=r"It has photo, kind"):
         load_images(path)
     images = load_images(path, column="photo", label_column="kind")
     assert images.labels is not None
@@ -237,7 +237,7 @@ def test_a_negative_label_is_refused(tmp_path: Path) -> None:
     file = table(tmp_path, image=[encoded(i) for i in range(3)], label=[0, 1, -1])
     with pytest.raises(
         DataError,
-        match=r"'label' holds the label -1; labels count classes from 0.*leave such rows out",
+        match=r"'label' holds the label -1; labels are numbers from 0.*leave such rows out",
     ):
         load_images(file)
     with pytest.raises(DataError, match="holds the label -2"):

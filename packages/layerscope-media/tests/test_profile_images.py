@@ -219,9 +219,9 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         profile(model, **QUIET)
     with pytest.raises(DataError, match="reads texts, not images"):
         profile(tiny_model("gpt2"), IMAGES, **QUIET)
-    with pytest.raises(LayerscopeError, match="max_length cuts texts"):
+    with pytest.raises(LayerscopeError, match="max_length applies only to texts"):
         profile(model, IMAGES, max_length=3, **QUIET)
-    with pytest.raises(LayerscopeError, match="is for texts"):
+    with pytest.raises(LayerscopeError, match="applies only to texts"):
         profile(model, IMAGES, augmenter="builtin", **QUIET)
     with pytest.raises(DataError, match="limit goes with images that are yet to be read"):
         profile(model, IMAGES, limit=3, **QUIET)

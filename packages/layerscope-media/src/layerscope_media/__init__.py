@@ -1,4 +1,4 @@
-"""Images and speech for layerscope: what is read, how models read it, and their families."""
+"""Images and speech for layerscope: items, models and their families."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""AIM, the autoregressive image model (El-Nouby et al. 2024, arXiv 2401.08541), written from the
-paper.
+"""AIM, the autoregressive image model (El-Nouby et al. 2024, arXiv 2401.08541), implemented from
+the paper.
 
-A vision transformer without a class token: patches, a norm, fixed sine positions, pre-norm blocks
-without biases, and a norm after the last block. It is trained to predict each patch from those
-before it in raster order; a random prefix of patches sees itself both ways, so that the trained
-model can be read with every patch seeing every other. Module names are those of the published
-safetensors, so that the weights load by name.
+It is a vision transformer without a class token: patches, a norm, fixed sine positions, pre-norm
+blocks without biases, and a norm after the last block. It is trained to predict each patch from
+those before it in raster order. In training the attention within a random prefix of patches is
+bidirectional, so that the trained model can be read with bidirectional attention. Module names are
+those of the published safetensors, so that the weights load by name.
 """
 
 from __future__ import annotations
@@ -23,18 +23,23 @@ from layerscope.errors import ModelError, UnknownNameError
 from layerscope_media.families import ATTENTIONS
 
 _SIZES = {
-    "img_size": 224, "patch_size": 14, "embed_dim": 1536, "num_blocks": 24, "num_heads": 12, "num_channels": 3, "mlp_ratio": 4.0,
-}  # fmt: skip
+    "img_size": 224,
+    "patch_size": 14,
+    "embed_dim": 1536,
+    "num_blocks": 24,
+    "num_heads": 12,
+    "num_channels": 3,
+    "mlp_ratio": 4.0,
+}
 
 
 class AimConfig(PretrainedConfig):
-    """The sizes of an AIM, under the names of the published configurations, and which patches see
-    which.
+    """The sizes of an AIM, under the names of the published configurations, and its attention.
 
-    `attention`: `bidirectional`, every patch sees every patch, which is how the published models
-    are read downstream (the whole image is the prefix); `causal`, a patch sees itself and those
-    before it in raster order; `prefix`, the first `prefix` patches see each other and the rest is
-    causal, as in pretraining.
+    `attention` is one of three. With `bidirectional` every patch attends to every patch, as in
+    applications of the published models. With `causal` a patch attends to itself and those before
+    it in raster order. With `prefix` the first `prefix` patches attend to each other and the others
+    are causal, as in pretraining.
 
     >>> AimConfig(img_size=28, patch_size=7, embed_dim=32, num_blocks=2, num_heads=4).patches
     16
@@ -48,41 +53,42 @@ class AimConfig(PretrainedConfig):
     }
 
     def __init__(
-        self, attention: str = "bidirectional", prefix: int | None = None, **given: Any
+        self, attention: str = "bidirectional", prefix: int | None = None, **settings: Any
     ) -> None:
-        if isinstance(given.get("img_size"), list):
-            given["img_size"] = given["img_size"][0]
-        for name, usual in _SIZES.items():
-            setattr(self, name, given.pop(name, usual))
+        if isinstance(settings.get("img_size"), list):
+            settings["img_size"] = settings["img_size"][0]
+        for name, default in _SIZES.items():
+            setattr(self, name, settings.pop(name, default))
         if self.img_size % self.patch_size:
             raise ModelError(
-                f"an image of {self.img_size} pixels cannot be cut into patches of {self.patch_size}."
+                f"img_size {self.img_size} must be a multiple of patch_size {self.patch_size}."
             )
         if self.embed_dim % self.num_heads or self.embed_dim % 4:
             raise ModelError(
-                f"the width {self.embed_dim} must be divisible by 4 and by the number of heads, {self.num_heads}."
+                f"embed_dim is {self.embed_dim}; it must be divisible by 4 and by num_heads "
+                f"{self.num_heads}."
             )
         self.set_attention(attention, prefix)
-        super().__init__(**given)
+        super().__init__(**settings)
 
     def set_attention(self, attention: str, prefix: int | None = None) -> None:
-        """Say which patches see which."""
+        """Set the attention pattern."""
         if attention not in ATTENTIONS:
             raise UnknownNameError("attention", str(attention), ATTENTIONS)
         if prefix is not None and not 0 <= prefix <= self.patches:
             raise ModelError(
-                f"a prefix of {prefix} patches does not fit into an image of {self.patches}."
+                f"prefix is {prefix} patches; it must be between 0 and the image's {self.patches}."
             )
-        self.attention, self.prefix = attention, prefix
+        self.attention = attention
+        self.prefix = prefix
 
     @property
     def patches(self) -> int:
-        """Patches of an image of the size the model was trained on."""
+        """Return the number of patches of an image of the size the model was trained on."""
         return (self.img_size // self.patch_size) ** 2
 
     def to_dict(self) -> dict[str, Any]:
-        """What is published, and which patches see which: the rest of what transformers keeps says
-        nothing about an AIM."""
+        """Return the published settings and the attention, without transformers' other ones."""
         facts = {name: getattr(self, name) for name in _SIZES}
         return {
             **facts,
@@ -94,18 +100,18 @@ class AimConfig(PretrainedConfig):
     to_diff_dict = to_dict
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **more: Any) -> Any:
-        """From a config.json; some have the sizes one level down."""
+    def from_dict(cls, config_dict: dict[str, Any], **options: Any) -> Any:
+        """Make a configuration from a config.json; some have the sizes one level deeper."""
         inner = config_dict.get("config")
-        return super().from_dict(dict(inner) if isinstance(inner, dict) else config_dict, **more)
+        return super().from_dict(dict(inner) if isinstance(inner, dict) else config_dict, **options)
 
 
 _EPS = 1e-6
 
 
 def sine_positions(rows: int, columns: int, width: int) -> Tensor:
-    """Fixed positions (rows · columns, width) in raster order: the first half codes the column, the
-    second the row.
+    """Return fixed positions (rows · columns, width) in raster order: the first half encodes the
+    column, the second the row.
 
     >>> sine_positions(2, 3, 8).shape
     torch.Size([6, 8])
@@ -123,8 +129,8 @@ def sine_positions(rows: int, columns: int, width: int) -> Tensor:
 
 
 def attention_mask(patches: int, prefix: Tensor | int | None, device: torch.device) -> Tensor:
-    """Which patch (row) sees which (column): its predecessors and itself, and everyone the prefix.
-    (B or 1, 1, N, N) bool."""
+    """Return booleans (B or 1, 1, N, N), True where a patch (row) attends to another (column): to
+    itself, its predecessors and the prefix."""
     causal = torch.ones(patches, patches, dtype=torch.bool, device=device).tril()
     if prefix is None:
         return causal[None, None]
@@ -143,7 +149,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(config.embed_dim, config.embed_dim, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """`mask` None: everyone sees everyone."""
+        """Mix patches by attention; without a mask it is bidirectional."""
         batch, count, width = x.shape
         q, k, v = (
             self.qkv(x)
@@ -163,10 +169,8 @@ class AimBlock(nn.Module):
         self.attn = Attention(config)
         self.norm_2 = nn.LayerNorm(config.embed_dim, eps=_EPS)
         hidden = int(config.mlp_ratio * config.embed_dim)
-        fc1, fc2 = (
-            nn.Linear(config.embed_dim, hidden, bias=False),
-            nn.Linear(hidden, config.embed_dim, bias=False),
-        )
+        fc1 = nn.Linear(config.embed_dim, hidden, bias=False)
+        fc2 = nn.Linear(hidden, config.embed_dim, bias=False)
         self.mlp = nn.Sequential(OrderedDict(fc1=fc1, act=nn.GELU(), fc2=fc2))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -177,7 +181,8 @@ class AimBlock(nn.Module):
 class AimModel(PreTrainedModel):
     """The image model without its head.
 
-    >>> model = AimModel(AimConfig(img_size=28, patch_size=7, embed_dim=32, num_blocks=2, num_heads=4))
+    >>> model = AimModel(AimConfig(img_size=28, patch_size=7, embed_dim=32, num_blocks=2,
+    num_heads=4))
     >>> model(torch.zeros(1, 3, 28, 28)).last_hidden_state.shape
     torch.Size([1, 16, 32])
     """
@@ -185,12 +190,13 @@ class AimModel(PreTrainedModel):
     config_class = AimConfig
     main_input_name = "pixel_values"
     _supports_sdpa = True
-    # the published classifier, which pools the average of six layers: not part of the trunk
+    # the published classifier, which pools the average of six layers
     _keys_to_ignore_on_load_unexpected = (r"^head\.",)
 
     def __init__(self, config: AimConfig) -> None:
         super().__init__(config)
-        width, size = config.embed_dim, config.patch_size
+        width = config.embed_dim
+        size = config.patch_size
         proj = nn.Conv2d(config.num_channels, width, kernel_size=size, stride=size)
         self.preprocessor = nn.ModuleDict(
             {"patchifier": nn.ModuleDict({"proj": proj, "norm": nn.LayerNorm(width, eps=_EPS)})}
@@ -202,7 +208,7 @@ class AimModel(PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Random weights: Xavier for every matrix, the patch projection taken as a matrix too."""
+        """Set random weights, by Xavier's method for matrices and the patch projection."""
         if isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.xavier_uniform_(module.weight.view(module.weight.shape[0], -1))
             if module.bias is not None:
@@ -211,8 +217,8 @@ class AimModel(PreTrainedModel):
     def mask(
         self, patches: int, prefix: Tensor | int | None, device: torch.device
     ) -> Tensor | None:
-        """Who sees whom, as the configuration says; `prefix` overrides the configuration's, one for
-        all or one per image."""
+        """Return the mask of the configured attention; `prefix` overrides the configuration's, one
+        for all images or one for each."""
         if self.config.attention == "bidirectional":
             return None
         if self.config.attention == "causal":
@@ -225,10 +231,10 @@ class AimModel(PreTrainedModel):
         prefix: Tensor | int | None = None,
         output_hidden_states: bool = False,
     ) -> BaseModelOutput:
-        """States of the patches of some images (B, C, H, W); `hidden_states` are those before the
-        final norm."""
-        cut: Any = self.preprocessor["patchifier"]
-        grid = cut["norm"](cut["proj"](pixel_values).permute(0, 2, 3, 1))
+        """Return the states of the patches of images (B, C, H, W); `hidden_states` are those before
+        the final norm."""
+        patchifier: Any = self.preprocessor["patchifier"]
+        grid = patchifier["norm"](patchifier["proj"](pixel_values).permute(0, 2, 3, 1))
         _, rows, columns, width = grid.shape
         x = grid.flatten(1, 2) + sine_positions(rows, columns, width).to(grid)
         mask = self.mask(x.shape[1], prefix, x.device)

@@ -1,4 +1,4 @@
-"""The families of image models (ViT and its kin, the image halves of CLIP and SigLIP,
+"""The families of image models (ViT and similar ones, the image models of CLIP and SigLIP,
 autoregressive ones) and of speech models (wav2vec 2.0, HuBERT and the encoder of Whisper).
 
 A new family is one more entry here, or an entry point `layerscope.families` of another package.
@@ -34,25 +34,25 @@ VIT = ImageFamily(
 )
 
 
-# ViT-MAE (He et al. 2022): the encoder, with nothing masked and the patches in their places.
+# ViT-MAE (He et al. 2022): the encoder, without masking or shuffling.
 class MaeFamily(ImageFamily):
-    """The encoder hides most patches and shuffles the rest, which is for training: neither is
-    wanted here."""
+    """ViT-MAE's encoder without the masking and shuffling of patches, which serve training."""
 
     def call(self, module: nn.Module, pixels: Tensor) -> Any:
-        """Run with mask ratio 0 and noise that rises along the patches, which is the order they
-        come in."""
+        """Run with mask ratio 0 and with noise that rises along the patches, which keeps their
+        order."""
         config: Any = module.config
         embeddings: Any = module.embeddings
         patches = int(embeddings.patch_embeddings.num_patches)
         noise = torch.arange(patches, device=pixels.device, dtype=torch.float32).expand(
             len(pixels), -1
         )
-        ratio, config.mask_ratio = config.mask_ratio, 0.0
+        ratio = config.mask_ratio
+        config.mask_ratio = 0.0
         try:
             return module(pixel_values=pixels, noise=noise)
         finally:
-            config.mask_ratio = ratio  # the user's own module goes on as it was
+            config.mask_ratio = ratio  # the module belongs to the user
 
 
 VIT_MAE = MaeFamily(
@@ -61,13 +61,13 @@ VIT_MAE = MaeFamily(
             VIT,
             name="vit_mae",
             model_types=("vit_mae",),
-            notes="no patch is masked, and none changes its place",
+            notes="no patch is masked or moved",
         )
     )
 )
 
-# DINOv2 (Oquab et al. 2023): a class token, and a layer scale on each branch, which is read after
-# it.
+# DINOv2 (Oquab et al. 2023): a class token, and a layer scale on each branch; branches are read
+# after it.
 DINOV2 = replace(
     VIT,
     name="dinov2",
@@ -87,7 +87,7 @@ DINOV2_WITH_REGISTERS = replace(
 
 # BEiT (Bao et al. 2022): a class token, and a layer scale that each block applies by itself.
 #
-# A model that pools over patches (`use_mean_pooling`) norms only what it has pooled: it has no
+# A model that pools over patches (`use_mean_pooling`) norms only the pooled vector, so it has no
 # final norm. The others norm every token after the last block.
 BEIT = replace(
     VIT,
@@ -100,10 +100,9 @@ BEIT = replace(
     notes="branches are read after their layer scale",
 )
 
-# CLIP's image model (Radford et al. 2021).
-#
-# A norm stands before the first block, so layer 0 is normed; the norm after the last block is
-# applied by the model to the class token alone, and `applied` does the same at every layer.
+# CLIP's image model (Radford et al. 2021).  A norm comes before the first block, so layer 0 is
+# normed. The model applies the norm after the last block to the class token alone, and `applied`
+# does the same at every layer.
 CLIP = replace(
     VIT,
     name="clip",
@@ -114,10 +113,10 @@ CLIP = replace(
     class_norm_only=True,
     loads="CLIPVisionModel",
     containers=("clip",),
-    notes="the model applies its final norm to the class token only; patches stay raw",
+    notes="the model applies its final norm to the class token only, not to patches",
 )
 
-# SigLIP's image model (Zhai et al. 2023): no class token; its pooling head is not read.
+# SigLIP's image model (Zhai et al. 2023): no class token; its pooling head is not used.
 SIGLIP = replace(
     CLIP,
     name="siglip",
@@ -129,8 +128,8 @@ SIGLIP = replace(
     notes="",
 )
 
-# AIMv2's image model (Fini et al. 2024): no class token; it reads both ways; its pooling head is
-# not read.
+# AIMv2's image model (Fini et al. 2024): no class token, bidirectional; its pooling head is not
+# used.
 AIMV2 = replace(
     VIT,
     name="aimv2",
@@ -144,7 +143,7 @@ AIMV2 = replace(
 )
 
 ATTENTIONS = ("bidirectional", "prefix", "causal")
-"""Which patches of an AIM see which."""
+"""The attention patterns of an AIM."""
 
 _AIM_SIZES = ("embed_dim", "num_blocks", "num_heads", "patch_size")
 
@@ -152,11 +151,12 @@ _AIM_SIZES = ("embed_dim", "num_blocks", "num_heads", "patch_size")
 # AIM (El-Nouby et al. 2024), the autoregressive image model: no class token, a norm after the last
 # block.
 class AimFamily(ImageFamily):
-    """Which patches see which is a setting of the loaded model (`attention=`); the architecture is
-    in `aim.py`."""
+    """AIM, whose attention pattern is a setting of the loaded model (`attention=`); the
+    architecture is in `aim.py`."""
 
     def declares(self, config: Mapping[str, Any]) -> bool:
-        """The published AIMs do not say their model type, and are told by their keys."""
+        """Return True for a config of an AIM; the published ones have no model type, but its
+        keys."""
         inner = config["config"] if isinstance(config.get("config"), Mapping) else config
         named = config.get("model_type") or inner.get("model_type")
         return named == "aim" or (named is None and all(key in inner for key in _AIM_SIZES))
@@ -166,7 +166,7 @@ class AimFamily(ImageFamily):
         kind, _, count = attention.partition(":")
         if kind not in ATTENTIONS or (kind == "prefix") != count.isdigit():
             raise InvalidValueError(
-                f"attention must be bidirectional, causal or prefix:N (N patches), not {attention!r}."
+                f"attention is {attention!r}; give bidirectional, causal or prefix:N (N patches)."
             )
         config: Any = module.config
         config.set_attention(kind, int(count) if count else None)
@@ -199,13 +199,12 @@ AIM = AimFamily(
 )
 
 
-# ImageGPT (Chen et al. 2020): pixels as words of a palette, in raster order, each seeing those
-# before it.
+# ImageGPT (Chen et al. 2020): pixels as palette indices in raster order, with causal attention.
 class ImageGptFamily(ImageFamily):
-    """As GPT-2; the processor turns an image into token ids, one per pixel."""
+    """ImageGPT: GPT-2 on token ids, one per pixel, which the processor makes."""
 
     def call(self, module: nn.Module, pixels: Tensor) -> Any:
-        """`pixels` are palette numbers (B, pixels)."""
+        """Run a model on palette indices (B, pixels)."""
         return module(input_ids=pixels, use_cache=False)
 
 
@@ -216,7 +215,7 @@ IMAGEGPT = ImageGptFamily(
     final_norm="ln_f",
     taps=pre_norm_taps("ln_1", "attn", "ln_2", "mlp"),
     residual="sequential",
-    notes="tokens are pixels; no start token is put before them",
+    notes="tokens are pixels, without a start token",
 )
 
 # Any other image model.
@@ -233,7 +232,7 @@ _BEFORE = SoundFamily(
     residual="sequential",
     bidirectional=True,
 )
-# The base models norm after each sum; their encoder's own norm then comes before the first block.
+# The base models norm after each sum; their encoder's norm comes before the first block.
 _AFTER = replace(
     _BEFORE,
     final_norm=None,
@@ -243,11 +242,11 @@ _AFTER = replace(
 
 
 class Wav2Vec2Family(SoundFamily):
-    """wav2vec 2.0 and HuBERT: the config says whether norms come before the branches (large models)
-    or after the sums (base)."""
+    """wav2vec 2.0 and HuBERT, with norms before the branches (large models) or after the sums (base
+    models), as the config says."""
 
     def resolve(self, module: nn.Module) -> Anatomy:
-        """The parts as `do_stable_layer_norm` arranges them."""
+        """Return the anatomy for the config's `do_stable_layer_norm`."""
         stable = getattr(getattr(module, "config", None), "do_stable_layer_norm", False)
         return (_BEFORE if stable else _AFTER).resolve(module)
 
@@ -256,7 +255,8 @@ WAV2VEC2 = Wav2Vec2Family(
     **vars(
         replace(
             _AFTER,
-            notes="one sound at a time: padding would change the states of models that norm over time",
+            notes="one sound at a time: padding would change the states of models that norm over "
+            "time",
         )
     )
 )
@@ -268,7 +268,7 @@ WHISPER = replace(
     blocks="layers",
     final_norm="layer_norm",
     taps=pre_norm_taps("self_attn_layer_norm", "self_attn", "final_layer_norm", "fc2"),
-    notes="the encoder; sounds are padded to its window, and the frames of the sound itself are read",
+    notes="the encoder; sounds are padded to its window, and only their own frames are read",
 )
 
 FAMILIES = (

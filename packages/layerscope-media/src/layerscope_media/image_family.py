@@ -1,4 +1,4 @@
-"""What a family of image models declares; and the family of those that no other describes."""
+"""The base class of image families, and the family of models that no other describes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from layerscope_media.image_model import ImageAnatomy, ImageModel, height_and_wi
 class ImageFamily(Family):
     """A family of image models.
 
-    `class_token` and `registers` (which may depend on the config) stand before the patches.
-    `class_norm_only` says that the model itself applies the final norm to the class token alone,
-    and so does `applied`; `hf_norms_last` is as in `Anatomy`. `loads` names the class of the image
-    part, for model types that also hold a text part (`containers`).
+    `class_token` and `registers` (which may depend on the config) come before the patches.
+    `class_norm_only`: the model applies the final norm to the class token alone, and so does
+    `applied`. `hf_norms_last` is as in `Anatomy`. `loads` names the class of the image part, for
+    model types that also have a text part (`containers`).
     """
 
     kind: ClassVar[str] = "images"
@@ -39,21 +39,21 @@ class ImageFamily(Family):
         return ":" in (self.loads or "")
 
     def resolve(self, module: nn.Module) -> ImageAnatomy:
-        parts = vars(super().resolve(module))
-        norm = parts["final_norm"]
+        anatomy = vars(super().resolve(module))
+        norm = anatomy["final_norm"]
         if norm is not None and self.class_norm_only:
             norm = ClassTokenNorm(norm)
         config = getattr(module, "config", None)
-        own = {
+        settings = {
             "final_norm": norm,
             "class_token": self.class_token,
             "registers": self.registers(config) if callable(self.registers) else self.registers,
             "hf_norms_last": self.hf_norms_last,
         }
-        return ImageAnatomy(**{**parts, **own})
+        return ImageAnatomy(**{**anatomy, **settings})
 
     def call(self, module: nn.Module, pixels: Tensor) -> Any:
-        """Run a model on pixels, or on what stands for them; every patch is read, in its place."""
+        """Run a model on pixels or palette indices, with every patch in its place."""
         return module(pixel_values=pixels)
 
     def try_model(self, module: nn.Module) -> Any:
@@ -62,7 +62,7 @@ class ImageFamily(Family):
             return self.call(module, sample_image(module))
 
     def own_identity(self, module: nn.Module) -> dict[str, Any]:
-        """What of a model's identity only models of this family have."""
+        """Return the facts of a model's identity that only this family has."""
         return {}
 
     def read(self, source: Source, options: dict[str, Any]) -> tuple[nn.Module, Any]:
@@ -72,8 +72,8 @@ class ImageFamily(Family):
         self, module: nn.Module, preparation: Any, anatomy: Anatomy, name: str
     ) -> ImageModel:
         if preparation is None:
-            origin = "none given: layerscope's default"
-            preparation = Prepared(default_processor(module), origin)
+            default = default_processor(module)
+            preparation = Prepared(default, "none given: layerscope's default")
         if not isinstance(preparation, Prepared):
             preparation = Prepared(preparation, "given")
         assert isinstance(anatomy, ImageAnatomy)
@@ -88,22 +88,24 @@ class ImageFamily(Family):
         )
 
     def sees_ahead(self, module: nn.Module) -> bool:
-        """Whether the last pixels change the first token."""
+        """Return True if the last pixels change the first token."""
         if not reads_pixels(module):
             return super().sees_ahead(module)
         image = sample_image(module)
         changed = image.clone()
         changed[..., -1:, -1:] += 1
         with torch.inference_mode():
-            first, second = (_states(self.call(module, each)) for each in (image, changed))
-        return not torch.equal(first[0, 0], second[0, 0])
+            states, changed_states = (
+                _states(self.call(module, pixels)) for pixels in (image, changed)
+            )
+        return not torch.equal(states[0, 0], changed_states[0, 0])
 
 
 class GenericImageFamily(ImageFamily, GenericFamily):
-    """Image models whose type no family declares: the parts are looked for."""
+    """The family of image models whose type no other declares; it searches for their parts."""
 
     def fits(self, model_type: str | None, module: nn.Module | None = None) -> bool:
-        """Return whether transformers' base model of a type takes pixels and nothing else."""
+        """Return True if transformers' base model of a type takes only pixels."""
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
             MODEL_MAPPING_NAMES,
@@ -111,19 +113,22 @@ class GenericImageFamily(ImageFamily, GenericFamily):
 
         if module is not None:
             return reads_pixels(module)
-        known = (MODEL_MAPPING_NAMES, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)
-        return all(model_type in names for names in known)
+        mappings = (MODEL_MAPPING_NAMES, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)
+        return all(model_type in names for names in mappings)
 
     def resolve(self, module: nn.Module) -> ImageAnatomy:
-        parts = vars(super().resolve(module))
-        ahead = _leading_tokens(module, parts["blocks"][-1], self)
-        own = {"class_token": ahead > 0, "registers": max(0, ahead - 1), "hf_norms_last": False}
-        return ImageAnatomy(**{**parts, **own})
+        anatomy = vars(super().resolve(module))
+        leading = _leading_tokens(module, anatomy["blocks"][-1], self)
+        settings = {
+            "class_token": leading > 0,
+            "registers": max(0, leading - 1),
+            "hf_norms_last": False,
+        }
+        return ImageAnatomy(**{**anatomy, **settings})
 
 
 def _leading_tokens(module: nn.Module, last_block: nn.Module, family: ImageFamily) -> int:
-    """Tokens beside the patches: what the last block gives, less the patches; they are taken to
-    come first."""
+    """Return the number of tokens that are no patches; they are assumed to come first."""
     image = sample_image(module)
     height, width = height_and_width(getattr(module, "config", None), "patch_size")
     patches = (image.shape[-2] // height) * (image.shape[-1] // width)
@@ -135,23 +140,24 @@ def _leading_tokens(module: nn.Module, last_block: nn.Module, family: ImageFamil
         family.try_model(module)
     finally:
         handle.remove()
-    ahead = counts[-1] - patches
-    if ahead < 0:
+    leading = counts[-1] - patches
+    if leading < 0:
         raise ModelError(
             f"{type(module).__name__} has {counts[-1]} tokens for {patches} patches: its parts "
             "cannot be found. Add a family for it (docs/extend.md)."
         )
-    return ahead
+    return leading
 
 
 def reads_pixels(module: nn.Module) -> bool:
-    """Whether a module takes pixels, by what it says of itself."""
+    """Return True if a module declares pixels as its main input."""
     return getattr(module, "main_input_name", "input_ids") == "pixel_values"
 
 
 def sample_image(module: nn.Module) -> Tensor:
-    """One image of noise on the device of a model."""
-    config, weight = getattr(module, "config", None), next(module.parameters())
+    """Return one image of noise on a model's device."""
+    config = getattr(module, "config", None)
+    weight = next(module.parameters())
     channels = int(getattr(config, "num_channels", 3))
     shape = (1, channels, *height_and_width(config, "image_size", 224))
     noise = torch.rand(shape, generator=torch.Generator().manual_seed(0))
@@ -163,14 +169,14 @@ def _states(output: Any) -> Tensor:
 
 
 class ClassTokenNorm(nn.Module):
-    """A norm that a model applies to its class token alone: the other tokens stay as they are."""
+    """A norm that a model applies to its class token alone; other tokens are not changed."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.norm = norm
 
     def forward(self, states: Tensor) -> Tensor:
-        """(B, T, D), the class token first."""
+        """Norm the first token of states (B, T, D), which is the class token."""
         normed = states.clone()
         normed[:, 0] = self.norm(states[:, 0])
         return normed

@@ -1,4 +1,4 @@
-"""An image model's files: which class reads them, and which processor prepares its images."""
+"""Read an image model and its image processor from a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from layerscope_media.pixels import FILE, KIND, PixelPreparation, default_prepar
 
 
 class Prepared(NamedTuple):
-    """What makes a model's input, and in words where it is from."""
+    """The processor that prepares a model's input, and a text that says where it comes from."""
 
     processor: Any
     origin: str
@@ -24,36 +24,31 @@ class Prepared(NamedTuple):
 def read_image_model(
     source: Source, loads: str | None, options: dict[str, Any]
 ) -> tuple[nn.Module, Prepared]:
-    """The image model in a source's folder, and its processor.
+    """Return the image model in a source's folder, and its processor.
 
-    `loads` names the class of the image part: transformers' own, or another as `module:class`.
+    `loads` names the class of the image part: one of transformers, or another as `module:class`.
     """
-    import transformers
-
-    known: Any = (
-        transformers.AutoModel
-        if loads is None
-        else resolve_name(loads if ":" in loads else f"transformers:{loads}")
-    )
-    given = dict(options)
-    trusted = bool(
-        given.pop("trust_remote_code", None) if loads else given.get("trust_remote_code")
-    )
-    own = loads is not None and ":" in loads
+    settings = dict(options)
+    trusted = bool(settings.get("trust_remote_code"))
+    if loads:
+        settings.pop("trust_remote_code", None)
+    own_class = loads is not None and ":" in loads
+    class_name = loads or "AutoModel"
+    model_class: Any = resolve_name(class_name if own_class else f"transformers:{class_name}")
     module, _ = read_pretrained(
-        source, known, given, r"^(vision_model\.)?(pooler|head)\.", whole=own
+        source, model_class, settings, r"^(vision_model\.)?(pooler|head)\.", whole=own_class
     )
-    # What pools the last layer is not read, and is often not in the checkpoint.
-    for part in ("pooler", "head"):
-        if isinstance(getattr(module, part, None), nn.Module):
-            setattr(module, part, None)
-            if hasattr(module, "use_head"):  # what asks for it
+    # The module that pools the last layer is not used, and is often missing in the checkpoint.
+    for name in ("pooler", "head"):
+        if isinstance(getattr(module, name, None), nn.Module):
+            setattr(module, name, None)
+            if hasattr(module, "use_head"):
                 module.use_head = False
     return module, read_processor(source.path, getattr(module, "config", None), trusted)
 
 
 def read_processor(folder: Path, config: Any, trust_remote_code: bool = False) -> Prepared:
-    """The image processor of a folder."""
+    """Return the image processor of a folder, or a default one if it has none."""
     file = folder / FILE
     if not file.is_file():
         return Prepared(default_preparation(config), f"none in {FILE}: layerscope's default")
@@ -67,7 +62,7 @@ def read_processor(folder: Path, config: Any, trust_remote_code: bool = False) -
         return Prepared(default_preparation(config), "the evaluation transform of AIM's authors")
     from transformers import AutoImageProcessor
 
-    # transformers' processors come in two kinds; the one that needs torchvision is never asked for
+    # the Pillow version of transformers' processors: the other needs torchvision
     try:
         with quiet():
             processor = AutoImageProcessor.from_pretrained(
@@ -79,17 +74,18 @@ def read_processor(folder: Path, config: Any, trust_remote_code: bool = False) -
 
 
 def default_processor(module: Any) -> PixelPreparation:
-    """For a model that came without one."""
+    """Return the processor for a model without one."""
     config = getattr(module, "config", None)
     if getattr(config, "model_type", None) == "imagegpt":
         raise ModelError(
-            "ImageGPT reads colors of a palette: pass its ImageGPTImageProcessorPil (with clusters) to wrap()."
+            "ImageGPT reads palette colors and this model has no processor: pass its "
+            "ImageGPTImageProcessorPil (with clusters) to wrap()."
         )
     return default_preparation(config)
 
 
 def describe(processor: Any) -> dict[str, Any]:
-    """The processor's settings as plain values, for the manifest."""
+    """Return a processor's settings as plain values, for the manifest."""
     facts = processor.to_dict() if hasattr(processor, "to_dict") else {}
     shown = {
         key: value

@@ -1,7 +1,6 @@
-"""Image sets that can be asked for by name; other packages add theirs as entry points
-`layerscope.images`.
+"""Image sets with a name; other packages add theirs as entry points `layerscope.images`.
 
-Scikit-learn's digits: 1,797 handwritten digits of 8 × 8 pixels, which come with scikit-learn.
+The one set here is scikit-learn's digits: 1,797 handwritten digits of 8 × 8 pixels.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from layerscope_media.imageset import ImageSet, ImageSetEntry
 
 
 def _read_digits(split: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Everything, or the first 1,437 (`train`) and the last 360 (`test`)."""
+    """Return images and labels: all, the first 1,437 (`train`) or the last 360 (`test`)."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     # 17 levels of gray, 0 to 16
     images = np.round(digits.images * (255 / 16)).astype(np.uint8)
     labels = digits.target.astype(np.int64)
-    part = {"all": slice(None), "train": slice(0, 1437), "test": slice(1437, None)}[split]
-    return images[part], labels[part]
+    rows = {"all": slice(None), "train": slice(0, 1437), "test": slice(1437, None)}[split]
+    return images[rows], labels[rows]
 
 
 def _digits_folder() -> Path:
-    """Where scikit-learn keeps them."""
+    """Return the folder of scikit-learn's data."""
     import sklearn.datasets
 
     return Path(sklearn.datasets.__file__).parent / "data"
@@ -38,7 +37,8 @@ DIGITS = ImageSetEntry(
     name="digits",
     summary="1,797 handwritten digits, 8 × 8, gray, 10 classes (all, or train and test)",
     license="CC-BY-4.0 (UCI), carried by scikit-learn (BSD-3-Clause)",
-    citation="Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository",
+    citation="Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine "
+    "Learning Repository",
     origin=Installed(_digits_folder, "scikit-learn's load_digits"),
     splits=("all", "train", "test"),
     classes=tuple(str(k) for k in range(10)),
@@ -51,7 +51,7 @@ IMAGE_SETS.add(DIGITS)
 
 
 def read_set(name: str, split: str | None) -> ImageSet:
-    """The images of a catalogued set; the first split where none is named."""
+    """Return the images of a set in the catalogue, of its first split if none is named."""
     entry = IMAGE_SETS.get(name)
     chosen = split or entry.splits[0]
     if chosen not in entry.splits:

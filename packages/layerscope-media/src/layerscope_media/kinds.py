@@ -1,4 +1,4 @@
-"""The two kinds of items, as the entry points `layerscope.items` name them."""
+"""The two kinds of items, for the entry points `layerscope.items`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ IMAGES = ItemKind(
     ("column", "limit", "split"),
     settings={"tokens": ("patches", "all"), "image_pooling": ("mean", "class")},
     refused={
-        "max_length": "max_length cuts texts; images are not cut. Leave it out.",
-        "augmenter": "augmenter is for texts. Leave it out.",
+        "max_length": "max_length applies only to texts. Leave it out for images.",
+        "augmenter": "augmenter applies only to texts. Leave it out for images.",
     },
     open_labeled=labeled_images,
     loader="layerscope_media.load_images",
@@ -27,8 +27,8 @@ SOUNDS = ItemKind(
     load_sounds,
     ("limit",),
     refused={
-        "max_length": "max_length cuts texts; sounds are read whole. Leave it out.",
-        "augmenter": "augmenter is for texts. Leave it out.",
+        "max_length": "max_length applies only to texts. Leave it out for sounds.",
+        "augmenter": "augmenter applies only to texts. Leave it out for sounds.",
     },
     loader="layerscope_media.load_sounds",
 )

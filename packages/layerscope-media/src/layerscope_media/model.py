@@ -1,4 +1,4 @@
-"""What image and speech models have in common."""
+"""The common base of image and speech models."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from layerscope.models import LoadedModel, Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class ValueBatch(Batch):
-    """A batch of a model that reads no token ids. `values` is its input.
+    """A batch of a model that reads no token ids.
 
-    They are pixels, numbers of a palette, samples of sounds or spectrograms. Where sounds are
-    padded to one window, `mask` says which frames belong to each.
+    `values` are pixels, palette indices, samples of sounds or spectrograms. Where sounds are padded
+    to one window, `mask` is True for the frames of each sound.
     """
 
     values: Tensor
@@ -25,7 +25,7 @@ class ValueBatch(Batch):
 
 @dataclass
 class MediaModel(LoadedModel):
-    """A model that reads images or sounds. `processor` makes its input."""
+    """A model that reads images or sounds, and the processor that prepares its input."""
 
     processor: Any = None
 
@@ -40,7 +40,7 @@ class MediaModel(LoadedModel):
         raise self._refusal()
 
     def find_shortcuts(self) -> None:
-        """There are none for models that read no texts."""
+        """Do nothing: shortcuts exist only for models that read texts."""
 
     def _refusal(self) -> ModelError:
         return ModelError(

@@ -1,8 +1,8 @@
-"""Images and their views as a model's input, prepared by several processes where there are many.
+"""Prepare images and their views as a model's input, in several processes if there are many.
 
-`PixelPreparation` goes from an image to a model's input where no processor of transformers says
-how. A view is a crop, a flip, other colors, a blur. It is seeded by the image itself, so that order
-never matters.
+`PixelPreparation` turns an image into a model's input if the model has no processor of
+transformers. A view is cropped, flipped, recolored and blurred at random. Its random numbers depend
+on the image's content, so that the order of images does not matter.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _RESAMPLE = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 class PixelPreparation:
     """Resize, crop, scale to 0 … 1, subtract `mean` and divide by `std`.
 
-    `size` is (height, width). With `resize` the shorter side is first brought to that many pixels
-    and the middle cut out; without it the image is stretched to `size`. One channel means gray.
+    `size` is (height, width). With `resize` the shorter side is first resized to that many pixels
+    and the center cropped; without it the image is stretched to `size`. One channel means gray.
 
-    >>> PixelPreparation((2, 2), channels=1).prepare(__import__("PIL.Image").Image.new("RGB", (4, 4), "white")).tolist()
+    >>> white = pil.new("RGB", (4, 4), "white")
+    >>> PixelPreparation((2, 2), channels=1).prepare(white).tolist()
     [[[1.0, 1.0], [1.0, 1.0]]]
     """
 
@@ -53,37 +54,35 @@ class PixelPreparation:
             raise ModelError(f"images have 1 channel (gray) or 3 (color), not {self.channels}.")
 
     def prepare(self, image: Image) -> np.ndarray:
-        """One image as (channels, height, width) float32."""
+        """Return one image as (channels, height, width), float32."""
         image = image.convert("L" if self.channels == 1 else "RGB")
         height, width = self.size
-        how: Any = _RESAMPLE[self.resample]
+        resample: Any = _RESAMPLE[self.resample]
         if self.resize is not None:
             factor = self.resize / min(image.size)
-            image = image.resize(
-                (
-                    max(width, round(image.width * factor)),
-                    max(height, round(image.height * factor)),
-                ),
-                how,
-            )
-            left, top = (image.width - width) // 2, (image.height - height) // 2
-            image = image.crop((left, top, left + width, top + height))
+            new_width = max(width, round(image.width * factor))
+            new_height = max(height, round(image.height * factor))
+            image = image.resize((new_width, new_height), resample)
+            x = (image.width - width) // 2
+            y = (image.height - height) // 2
+            image = image.crop((x, y, x + width, y + height))
         elif image.size != (width, height):
-            image = image.resize((width, height), how)
+            image = image.resize((width, height), resample)
         values = np.asarray(image, dtype=np.float32).reshape(height, width, self.channels) / 255
-        mean, std = np.array(self.mean, dtype=np.float32), np.array(self.std, dtype=np.float32)
+        mean = np.array(self.mean, dtype=np.float32)
+        std = np.array(self.std, dtype=np.float32)
         normed = (values - mean) / std
         return np.ascontiguousarray(normed.transpose(2, 0, 1), dtype=np.float32)
 
     def __call__(
         self, images: Sequence[Image] | Image, return_tensors: str = "np", **_: Any
     ) -> dict[str, np.ndarray]:
-        """As transformers' processors are called."""
+        """Prepare images with the signature of transformers' processors."""
         several = images if isinstance(images, Sequence) else [images]
         return {"pixel_values": np.stack([self.prepare(image) for image in several])}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the settings as plain values."""
         return {"image_processor_type": KIND, **asdict(self)}
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -94,24 +93,29 @@ class PixelPreparation:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> PixelPreparation:
-        """The opposite of `to_dict`."""
-        given: dict[str, Any] = {
-            name: facts[name] for name in cls.__dataclass_fields__ if name in facts
+        """Make a preparation from the values of `to_dict`."""
+        fields: dict[str, Any] = {
+            name: tuple(facts[name]) if isinstance(facts[name], list) else facts[name]
+            for name in cls.__dataclass_fields__
+            if name in facts
         }
-        listed: dict[str, Any] = {
-            name: tuple(value) for name, value in given.items() if isinstance(value, list)
-        }
-        return cls(**{**given, **listed})
+        return cls(**fields)
 
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def as_pair(side: Any) -> tuple[int, int]:
+    """Return a height and a width, of which a configuration may give one number for both."""
+    return (side[0], side[1]) if isinstance(side, (list, tuple)) else (side, side)
 
 
 def default_preparation(config: Any) -> PixelPreparation:
-    """What to do where nothing says it: stretch to the model's size, scale to −1 … 1; AIM as its
-    authors evaluate it."""
-    side, channels = getattr(config, "image_size", 224), int(getattr(config, "num_channels", 3))
-    height, width = side if isinstance(side, (list, tuple)) else (side, side)
+    """Return the preparation of a model without one: stretch to its size and scale to −1 … 1; for
+    AIM the evaluation transform of its authors."""
+    channels = int(getattr(config, "num_channels", 3))
+    height, width = as_pair(getattr(config, "image_size", 224))
     if getattr(config, "model_type", None) == "aim" and channels == 3:
         return PixelPreparation(
             (height, width), 3, IMAGENET_MEAN, IMAGENET_STD, -(-height * 8 // 7), "bicubic"
@@ -120,123 +124,126 @@ def default_preparation(config: Any) -> PixelPreparation:
 
 
 AREA = (0.35, 1.0)  # share of the image that a crop keeps
-RATIO = (3 / 4, 4 / 3)  # of a crop's width to its height, beside the image's own
+RATIO = (3 / 4, 4 / 3)  # of a crop's width to its height, relative to the image's own
 FLIP = 0.5
-JITTER, STRENGTH, HUE = (
-    0.8,
-    0.4,
-    0.1,
-)  # how often colors change; by how much; hue as a share of the circle
-BLUR, SIGMA = 0.5, (0.1, 2.0)  # how often an image is blurred; by how many pixels of 224
+JITTER = 0.8
+STRENGTH = 0.4
+HUE = 0.1  # how often colors change; by how much; hue as a share of the circle
+BLUR = 0.5
+SIGMA = (0.1, 2.0)  # how often an image is blurred; by how many pixels of 224
 
 RECIPE = (
-    f"crop to {AREA[0]:.0%}–{AREA[1]:.0%} of the area (sides 3:4 to 4:3), back to size; flip left to right with chance {FLIP}; "
+    f"crop to {AREA[0]:.0%}–{AREA[1]:.0%} of the area (sides 3:4 to 4:3), back to size; "
+    f"flip left to right with chance {FLIP}; "
     f"brightness, contrast and saturation ±{STRENGTH:.0%}, hue ±{HUE:.0%} with chance {JITTER}; "
     f"Gaussian blur of {SIGMA[0]}–{SIGMA[1]} pixels at 224 with chance {BLUR}"
 )
 
 
 def view_rng(key: int, view: int, seed: int) -> np.random.Generator:
-    """Random numbers that belong to one view of one image."""
+    """Return the random generator of one view of one image."""
     key = int(key)
     return np.random.default_rng([seed, key >> 32, key & 0xFFFFFFFF, view])
 
 
 def augment(image: Image, rng: np.random.Generator) -> Image:
-    """One view, of the same size; gray images stay gray."""
+    """Return a random view of the same size; gray images stay gray."""
     gray = image.mode in ("L", "1", "I", "I;16", "F")
     view = image.convert("L" if gray else "RGB")
     size = view.size
     view = view.resize(size, pil.Resampling.BILINEAR, box=_crop(size, rng))
     if rng.random() < FLIP:
         view = view.transpose(pil.Transpose.FLIP_LEFT_RIGHT)
-    jitter, factors, hue = (
-        rng.random() < JITTER,
-        rng.uniform(1 - STRENGTH, 1 + STRENGTH, 3),
-        rng.uniform(-HUE, HUE),
-    )
+    jitter = rng.random() < JITTER
+    factors = rng.uniform(1 - STRENGTH, 1 + STRENGTH, 3)
+    hue = rng.uniform(-HUE, HUE)
     if jitter:
         view = ImageEnhance.Brightness(view).enhance(float(factors[0]))
         view = ImageEnhance.Contrast(view).enhance(float(factors[1]))
         if not gray:
-            view = _turned(ImageEnhance.Color(view).enhance(float(factors[2])), float(hue))
-    blur, sigma = rng.random() < BLUR, rng.uniform(*SIGMA)
+            view = _shift_hue(ImageEnhance.Color(view).enhance(float(factors[2])), float(hue))
+    blur = rng.random() < BLUR
+    sigma = rng.uniform(*SIGMA)
     if blur:
         view = view.filter(ImageFilter.GaussianBlur(float(sigma) * min(size) / 224))
     return view
 
 
 def _crop(size: tuple[int, int], rng: np.random.Generator) -> tuple[float, float, float, float]:
-    """A box of the wanted area and shape that lies inside the image."""
+    """Return a random box (left, top, right, bottom) inside the image."""
     width, height = size
     area = rng.uniform(*AREA)
     ratio = np.exp(rng.uniform(*np.log(RATIO)))
-    wide, high = width * min(1.0, np.sqrt(area * ratio)), height * min(1.0, np.sqrt(area / ratio))
-    left, top = rng.uniform(0, 1) * (width - wide), rng.uniform(0, 1) * (height - high)
-    return float(left), float(top), float(left + wide), float(top + high)
+    wide = width * min(1.0, np.sqrt(area * ratio))
+    high = height * min(1.0, np.sqrt(area / ratio))
+    x = rng.uniform(0, 1) * (width - wide)
+    y = rng.uniform(0, 1) * (height - high)
+    return float(x), float(y), float(x + wide), float(y + high)
 
 
-def _turned(image: Image, share: float) -> Image:
-    """Hues turned by a share of the circle."""
+def _shift_hue(image: Image, share: float) -> Image:
+    """Return an image with its hues shifted by a share of the circle."""
     hue, saturation, value = image.convert("HSV").split()
-    turned = (np.asarray(hue, dtype=np.int16) + round(share * 256)) % 256
-    return pil.merge("HSV", (pil.fromarray(turned.astype(np.uint8)), saturation, value)).convert(
-        "RGB"
-    )
+    shifted = (np.asarray(hue, dtype=np.int16) + round(share * 256)) % 256
+    new_hue = pil.fromarray(shifted.astype(np.uint8))
+    return pil.merge("HSV", (new_hue, saturation, value)).convert("RGB")
 
 
 _AT_ONCE = 16
 _MOST_WORKERS = 8
-_START_AFTER = 400  # images: fewer are done before the processes are up
+_START_AFTER = 400  # images: for fewer, starting processes takes longer
 
 
 def answer(
     processor: Any, request: tuple[Callable[..., list[Any]], list[Item], tuple[Any, ...]]
 ) -> list[Any]:
-    """What a worker does: one of the three functions below, for some images."""
-    do, items, given = request
-    return do(processor, items, *given)
+    """Apply one of the three functions below to some images, in a worker."""
+    function, items, arguments = request
+    return function(processor, items, *arguments)
 
 
 def inspected(processor: Any, items: Sequence[Item]) -> list[tuple[bytes, str | None]]:
-    """Each image's digest, and why it cannot be decoded."""
+    """Return each image's digest, and the reason if it cannot be decoded."""
     return [inspect(item) for item in items]
 
 
 def prepared(processor: Any, items: Sequence[Item]) -> list[np.ndarray]:
-    """The model's input for each image."""
+    """Return the model's input for each image."""
     return [prepare(decode(item), processor) for item in items]
 
 
 def prepared_views(
     processor: Any, items: Sequence[Item], keys: Sequence[int], views: int, seed: int
 ) -> list[np.ndarray]:
-    """The same for `views` views of each image; `keys` are the images' own, for the seeds."""
-    made = []
+    """Return the model's input for `views` views of each image; `keys` seed the random numbers."""
+    arrays = []
     for item, key in zip(items, keys, strict=True):
         image = decode(item)
-        made += [
-            prepare(augment(image, view_rng(key, view, seed)), processor) for view in range(views)
-        ]
-    return made
+        for view in range(views):
+            arrays.append(prepare(augment(image, view_rng(key, view, seed)), processor))
+    return arrays
 
 
 def prepare(image: Image, processor: Any) -> np.ndarray:
-    """An image as its model's processor makes it: (channels, height, width), or numbers of a
-    palette (pixels,)."""
-    own = getattr(processor, "prepare", None)
-    if own is not None:
-        return own(image)
-    # transformers' processors want color; a gray image becomes three equal channels
-    found = processor(images=[image.convert("RGB")], return_tensors="np")
-    values = found["pixel_values"] if "pixel_values" in found else found["input_ids"]
+    """Return an image as its model's processor prepares it: (channels, height, width), or palette
+    indices (pixels,)."""
+    method = getattr(processor, "prepare", None)
+    if method is not None:
+        return method(image)
+    # transformers' processors need color; a gray image gets three equal channels
+    outputs = processor(images=[image.convert("RGB")], return_tensors="np")
+    values = outputs["pixel_values"] if "pixel_values" in outputs else outputs["input_ids"]
     return np.ascontiguousarray(np.asarray(values)[0])
 
 
-class PixelReader(AbstractContextManager["PixelReader"]):
-    """Decodes, augments and prepares images with a model's processor. A context.
+def _requests(function: Callable[..., list[Any]], items: Sequence[Item]) -> list[Any]:
+    return [(function, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)]
 
-    Where there are many, `workers` child processes do it; 0 or 1: this process.
+
+class PixelReader(AbstractContextManager["PixelReader"]):
+    """Decodes, augments and prepares images with a model's processor. Use it as a context.
+
+    For many images it starts `workers` child processes; with 0 or 1 it works in this process.
 
     >>> from layerscope_media import PixelPreparation
     >>> with PixelReader(PixelPreparation((4, 4), channels=1)) as reader:
@@ -252,7 +259,7 @@ class PixelReader(AbstractContextManager["PixelReader"]):
         self._done = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy for another process has workers of its own."""
+        """Copy for another process, without the workers."""
         return PixelReader, (self.processor, self._asked)
 
     def __exit__(self, *exc: object) -> None:
@@ -260,43 +267,37 @@ class PixelReader(AbstractContextManager["PixelReader"]):
 
     def close(self) -> None:
         """End the worker processes."""
-        pool, self._pool = self._pool, None
+        pool = self._pool
+        self._pool = None
         if pool is not None:
             pool.close()
 
     def inspect(self, items: Sequence[Item]) -> list[tuple[bytes, str | None]]:
-        """Each image's digest, and why it cannot be decoded, or None if it can."""
-        return self._map(
-            [(inspected, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)],
-            len(items),
-        )
+        """Return each image's digest, and the reason if it cannot be decoded, else None."""
+        return self._map(_requests(inspected, items), len(items))
 
     def read(self, images: ImageSet, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-        """Prepared images: (channels, height, width) float32, or (pixels,) numbers of a palette."""
+        """Return prepared images: (channels, height, width), float32, or palette indices
+        (pixels,)."""
         items = [images.items[int(i)] for i in indices]
-        return self._map(
-            [(prepared, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)],
-            len(items),
-        )
+        return self._map(_requests(prepared, items), len(items))
 
     def views(
         self, images: ImageSet, indices: Sequence[int] | np.ndarray, n_views: int, seed: int
     ) -> list[np.ndarray]:
-        """Prepared views, `n_views` of each image, image by image."""
+        """Return `n_views` prepared views of each image, image by image."""
         items = [images.items[int(i)] for i in indices]
         keys = [int.from_bytes(images.digests[int(i)][:8], "big") for i in indices]
-        parts = [
-            slice(i, i + max(1, _AT_ONCE // n_views))
-            for i in range(0, len(items), max(1, _AT_ONCE // n_views))
-        ]
+        step = max(1, _AT_ONCE // n_views)
+        slices = [slice(i, i + step) for i in range(0, len(items), step)]
         return self._map(
-            [(prepared_views, items[p], (keys[p], n_views, seed)) for p in parts],
+            [(prepared_views, items[part], (keys[part], n_views, seed)) for part in slices],
             len(items) * n_views,
         )
 
     def _map(self, requests: list[Any], images: int) -> list[Any]:
-        """The answers to all requests, one after the other."""
-        # workers that were asked for in so many words start at once
+        """Return the results of all requests in order."""
+        # workers start at once if their number was given
         if (
             self._pool is None
             and self._count > 1
@@ -305,9 +306,9 @@ class PixelReader(AbstractContextManager["PixelReader"]):
             self._pool = WorkerPool(answer, self.processor, self._count)
         self._done += images
         if self._pool is None:
-            return [one for request in requests for one in answer(self.processor, request)]
+            return [result for request in requests for result in answer(self.processor, request)]
         try:
-            return [one for several in self._pool.map(requests) for one in several]
+            return [result for results in self._pool.map(requests) for result in results]
         except LayerscopeError:
             raise
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Speech models: loading them, their batches, and how sounds become frames."""
+"""Speech models: loading, batches and frames."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from layerscope.models import (
 from layerscope_media.model import MediaModel, ValueBatch
 from layerscope_media.sounds import RATE
 
-_NOISE = 0.1  # of a sound's own level: 20 dB below it
+_NOISE = 0.1  # as a share of the sound's level: 20 dB below it
 
 
 @dataclass
 class SoundModel(MediaModel):
-    """One speech model. `processor` is its feature extractor; the tokens are the frames that its
-    blocks see."""
+    """One speech model. Its processor is a feature extractor, and its tokens are the frames that
+    the blocks read."""
 
     @property
     def kind(self) -> str:
@@ -45,28 +45,35 @@ class SoundModel(MediaModel):
         model_rate = int(getattr(self.processor, "sampling_rate", RATE))
         if rate != model_rate:
             raise DataError(
-                f"{self.name} reads {model_rate} samples per second, and the sounds have {rate}. Convert them first."
+                f"{self.name} reads {model_rate} samples per second, and the sounds have {rate}. "
+                "Convert them first."
             )
         return SoundReader(self, items)
 
     @property
     def has_window(self) -> bool:
-        """Whether every sound is padded to one length, as Whisper's are."""
+        """Return True if every sound is padded to one length, as in Whisper."""
         return self.anatomy.family == "whisper"
 
     @property
+    def input_name(self) -> str:
+        """Return the name of the module's input."""
+        return "input_features" if self.has_window else "input_values"
+
+    @property
     def one_at_a_time(self) -> bool:
-        """Without a window sounds are not padded: the norms over time of many models would see the
-        padding."""
+        """Return True for models without a window. Padding would change the states of many of
+        them, which norm over time."""
         return not self.has_window
 
     @cached_property
     def max_length(self) -> int | None:
-        """Frames of the window; None where sounds may have any length."""
-        return int(self.module.config.max_source_positions) if self.has_window else None  # type: ignore[union-attr, arg-type]
+        """Return the frames of the window; None where sounds may have any length."""
+        config: Any = self.module.config
+        return int(config.max_source_positions) if self.has_window else None
 
     def frames(self, samples: int) -> int:
-        """How many frames a sound of so many samples has."""
+        """Return the number of frames of a sound with this many samples."""
         if self.has_window:
             hop = int(getattr(self.processor, "hop_length", 160))
             return max(1, min(self.max_length or 1, -(-samples // (2 * hop))))
@@ -80,17 +87,17 @@ class SoundModel(MediaModel):
         return [self.frames(len(row)) for row in rows]
 
     def make_batch(self, rows: Sequence[Any]) -> ValueBatch:
-        """Sounds as the feature extractor prepares them; a mask where padding is in the model's
-        window."""
+        """Put sounds, prepared by the feature extractor, into one batch, with a mask for the
+        padding to a window."""
         counts = self.lengths(rows)
         if self.one_at_a_time and len({len(row) for row in rows}) > 1:
-            raise LayerscopeError(f"{self.name} reads sounds of different lengths one at a time.")
+            raise LayerscopeError(
+                f"{self.name} reads sounds of different lengths one at a time; give one."
+            )
         waves = [np.asarray(row, dtype=np.float32) for row in rows]
         rate = int(getattr(self.processor, "sampling_rate", RATE))
         inputs = self.processor(waves, sampling_rate=rate, return_tensors="pt")
-        values = inputs["input_features" if self.has_window else "input_values"].to(
-            self.device, self.dtype
-        )
+        values = inputs[self.input_name].to(self.device, self.dtype)
         mask = None
         if self.has_window:
             places = torch.arange(self.max_length or 0, device=self.device)
@@ -99,13 +106,12 @@ class SoundModel(MediaModel):
         return ValueBatch(none, mask, counts, values=values)
 
     def run(self, batch: Any) -> Any:
-        name = "input_features" if self.has_window else "input_values"
         with torch.inference_mode():
-            return self.module(**{name: batch.values})
+            return self.module(**{self.input_name: batch.values})
 
 
 class SoundReader(ItemReader):
-    """Sounds as samples; the model's feature extractor prepares them batch by batch."""
+    """Reads sounds as samples; the model's feature extractor prepares them batch by batch."""
 
     most_kept = 256 * 2**20
 
@@ -125,8 +131,8 @@ class SoundReader(ItemReader):
     def read_views(
         self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings
     ) -> Sequence[Row]:
-        """Copies with noise 20 dB below the sound's level and another loudness (half to twice),
-        from the sound's content."""
+        """Return copies with noise 20 dB below the sound's level and half to twice its loudness;
+        the random numbers depend on the sound's content."""
         out: list[Row] = []
         for number, row in zip(numbers, rows, strict=True):
             samples = np.asarray(row, dtype=np.float32)
@@ -139,21 +145,20 @@ class SoundReader(ItemReader):
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         model = self.model
-        padding = (
-            "to the model's window; its frames beyond the sound are left out"
-            if model.has_window
-            else "none"
-        )
+        padding = "none"
+        if model.has_window:
+            padding = "to the model's window; its frames beyond the sound are left out"
+        recipe = "noise 20 dB below the sound, loudness from half to twice"
+        facts: dict[str, Any] = {"augmenter": None, "augmentations": None}
+        if settings.count:
+            facts = {"augmenter": "builtin (sounds)", "augmentations": recipe}
         return {
             "items": "sounds",
             "pooling": "mean over frames",
             "tokens": "frames, in order of time",
             "padding": padding,
             "max_length": model.max_length,
-            "augmenter": "builtin (sounds)" if settings.count else None,
-            "augmentations": "noise 20 dB below the sound, loudness from half to twice"
-            if settings.count
-            else None,
+            **facts,
         }
 
     def facts(self, survey: Part) -> dict[str, Any]:
@@ -176,22 +181,26 @@ class SoundFamily(Family):
 
 
 def read_sound_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module, Any]:
-    """The speech model in a source's folder, its encoder where it has a decoder too, and its
-    feature extractor."""
+    """Return the speech model in a source's folder, or its encoder if it also has a decoder, and
+    the feature extractor."""
     from transformers import AutoFeatureExtractor, AutoModel
 
     trusted = bool(options.get("trust_remote_code"))
-    # masks of time and features are for training; a checkpoint may lack their embedding
+
+    def read_extractor() -> Any:
+        return AutoFeatureExtractor.from_pretrained(
+            source.path, local_files_only=True, trust_remote_code=trusted
+        )
+
+    # a checkpoint may lack the embedding of masks, which serve training
     loaded, extractor = read_pretrained(
-        source, AutoModel, options, r"masked_spec_embed$",
-        lambda: AutoFeatureExtractor.from_pretrained(source.path, local_files_only=True, trust_remote_code=trusted),
-    )  # fmt: skip
+        source, AutoModel, options, r"masked_spec_embed$", read_extractor
+    )
     return unwrap(loaded), extractor
 
 
 def default_extractor(module: Any) -> Any:
-    """For a model that came without a feature extractor: the one of its kind, with its usual
-    settings."""
+    """Return the usual feature extractor of a model that has none."""
     from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
     config: Any = getattr(module, "config", None)

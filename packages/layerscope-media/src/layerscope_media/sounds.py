@@ -1,4 +1,4 @@
-"""Sounds: waveforms of one channel, from arrays or from a folder of WAV files."""
+"""Sounds: waveforms with one channel, from arrays or from a folder of WAV files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from layerscope.data import Shown, content_key, duplicate_warnings
 from layerscope.errors import DataError
 
 RATE = 16_000
-"""Samples per second that the speech models here read."""
+"""Samples per second of the supported speech models."""
 
 _DEPTHS: dict[int, tuple[str, float]] = {
     1: ("u1", 128.0),
@@ -24,7 +24,7 @@ _DEPTHS: dict[int, tuple[str, float]] = {
 
 
 class SoundSet:
-    """Waveforms as float32 arrays from −1 to 1, all at one rate.
+    """Waveforms as float32 arrays from −1 to 1 with a common rate.
 
     >>> sounds = SoundSet([np.zeros(1600), np.ones(800)])
     >>> len(sounds), sounds.kind
@@ -41,44 +41,45 @@ class SoundSet:
         source: dict[str, Any] | None = None,
     ) -> None:
         self.waves = [_checked(wave, i) for i, wave in enumerate(waves)]
-        self.rate, self.name = int(rate), name
-        self.keys = np.array([content_key(each.tobytes()) for each in self.waves], dtype=np.uint64)
+        self.rate = int(rate)
+        self.name = name
+        self.keys = np.array(
+            [content_key(samples.tobytes()) for samples in self.waves], dtype=np.uint64
+        )
         duplicates = len(self.keys) - len(np.unique(self.keys))
-        self.source = {
-            **(source or {}),
-            "rate": self.rate,
-            **({"duplicates": duplicates} if duplicates else {}),
-        }
+        self.source = {**(source or {}), "rate": self.rate}
+        if duplicates:
+            self.source["duplicates"] = duplicates
         self.dropped: dict[str, int] = {}
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the waveforms and their rate, whatever their order."""
-        return hashlib.sha256(
-            f"sounds|{self.rate}|".encode() + np.sort(self.keys).tobytes()
-        ).hexdigest()
+        """Return a hash of the waveforms in any order, and their rate."""
+        head = f"sounds|{self.rate}|".encode()
+        return hashlib.sha256(head + np.sort(self.keys).tobytes()).hexdigest()
 
     def describe(self, numbers: np.ndarray) -> Shown:
-        """Sounds are shown as points alone."""
+        """Return an empty description: reports show sounds as points only."""
         return Shown()
 
     def warnings(self) -> list[str]:
-        """What is there more than once."""
+        """Return a warning about sounds that occur more than once."""
         return duplicate_warnings(self)
 
     def __len__(self) -> int:
         return len(self.waves)
 
 
-def _checked(wave_given: Any, number: int) -> np.ndarray:
-    if isinstance(wave_given, (str, bytes)):
+def _checked(samples: Any, number: int) -> np.ndarray:
+    if isinstance(samples, (str, bytes)):
         raise DataError(
-            f"sound {number} is a text ({str(wave_given)[:40]!r}); give arrays of samples, or a folder of WAV files."
+            f"sound {number} is a text ({str(samples)[:40]!r}); give arrays of samples or a folder "
+            "of WAV files."
         )
-    array = np.asarray(wave_given)
+    array = np.asarray(samples)
     if array.ndim != 1 or not len(array):
         raise DataError(
-            f"sound {number} has the shape {array.shape}; a sound is one channel of at least one sample."
+            f"sound {number} has the shape {array.shape}; give one channel with one sample or more."
         )
     if not np.issubdtype(array.dtype, np.floating):
         raise DataError(f"sound {number} holds {array.dtype}; give floats from −1 to 1.")
@@ -88,41 +89,44 @@ def _checked(wave_given: Any, number: int) -> np.ndarray:
 
 
 def load_sounds(data: str | Path | Sequence[Any], *, limit: int | None = None) -> SoundSet:
-    """Sounds from a WAV file, a folder of them (searched to the bottom), or a list of arrays at
+    """Load sounds from a WAV file, a folder of them (with its subfolders), or a list of arrays with
     16,000 samples per second."""
     if not isinstance(data, (str, Path)):
         return SoundSet(list(data)[:limit])
     path = Path(data).expanduser()
-    files = sorted(path.rglob("*.wav")) if path.is_dir() else [path] if path.is_file() else []
+    files = sorted(path.rglob("*.wav"))
+    if path.is_file():
+        files = [path]
     if not files:
         raise DataError(
-            f"{data} is neither a WAV file nor a folder of WAV files. Give one, or a list of arrays."
+            f"{data} is neither a WAV file nor a folder of WAV files. Give one of these, or a list "
+            "of arrays."
         )
     read = [read_wav(file) for file in files[:limit]]
     rates = {rate for _, rate in read}
     if len(rates) > 1:
         raise DataError(
-            f"the sounds in {path} have several rates ({', '.join(map(str, sorted(rates)))}); convert them to {RATE}."
+            f"the sounds in {path} have several rates ({', '.join(map(str, sorted(rates)))}); "
+            f"convert them to {RATE}."
         )
     return SoundSet([samples for samples, _ in read], rates.pop(), path.name, {"path": str(path)})
 
 
 def read_wav(file: Path) -> tuple[np.ndarray, int]:
-    """Samples of a PCM WAV file, its channels averaged, and its rate."""
+    """Return the samples of a PCM WAV file, with its channels averaged, and its rate."""
     try:
         with wave.open(str(file), "rb") as stream:
-            channels, depth, rate = (
-                stream.getnchannels(),
-                stream.getsampwidth(),
-                stream.getframerate(),
-            )
+            channels = stream.getnchannels()
+            depth = stream.getsampwidth()
+            rate = stream.getframerate()
             content = stream.readframes(stream.getnframes())
     except (wave.Error, EOFError, OSError) as error:
         raise DataError(
-            f"{file} could not be read as a PCM WAV file: {error}. Convert it, for example with ffmpeg."
+            f"{file} could not be read as a PCM WAV file: {error}. Convert it, for example with "
+            "ffmpeg."
         ) from error
     if depth not in _DEPTHS:
-        raise DataError(f"{file} has samples of {8 * depth} bits; 8, 16 and 32 are read.")
+        raise DataError(f"{file} has samples of {8 * depth} bits; convert it to 8, 16 or 32 bits.")
     kind, scale = _DEPTHS[depth]
     samples = np.frombuffer(content, dtype=kind).astype(np.float32)
     samples = (samples - 128.0 if depth == 1 else samples) / scale
