@@ -74,7 +74,7 @@ def fit(states: Tensor, labels: np.ndarray, recipe: ProbeRecipe = QUICK) -> Pred
 
 
 def accuracies(predictions: Predictions, labels: np.ndarray) -> np.ndarray:
-    return (predictions.ranks[:, :, 0] == labels[split_of(len(labels)).test]).mean(1)
+    return (predictions.classes == labels[split_of(len(labels)).test]).mean(1)
 
 
 @pytest.mark.parametrize("where", ["mean", "token"])
@@ -92,7 +92,7 @@ def test_a_layer_alone_gets_the_same_probe() -> None:
     together = fit(states, labels, recipe)
     for layer in range(3):
         alone = fit(states[layer : layer + 1], labels, recipe)
-        assert np.array_equal(together.ranks[layer], alone.ranks[0])
+        assert np.array_equal(together.classes[layer], alone.classes[0])
         assert together.validation[layer] == alone.validation[0]
         for name, values in together.settings.items():
             assert values[layer] == alone.settings[name][0], name
@@ -108,7 +108,7 @@ def test_the_validation_part_alone_chooses() -> None:
         other[part] = (other[part] + 1) % CLASSES
         changed = fit(states, other)
         assert np.array_equal(changed.validation, whole.validation) is is_same
-        assert np.array_equal(changed.ranks, whole.ranks) is is_same
+        assert np.array_equal(changed.classes, whole.classes) is is_same
 
 
 def test_layers_stop_by_themselves_but_not_before_their_rate_is_small() -> None:

@@ -108,16 +108,6 @@ def test_one_layer_alone_is_the_same_probe() -> None:
             assert every[column] == alone[column].iloc[0]
 
 
-def test_top5_needs_more_than_five_classes() -> None:
-    texts = [f"{'abcdefgh'[i % 8]}{i}" for i in range(200)]
-    labels = [text[0] for text in texts]
-    run = probe(tiny_model("llama"), texts, labels=labels, heads="mean", **QUICK)
-    assert (run.curve(metric="top5")["value"] >= run.curve(metric="top1")["value"]).all()
-    few = probe(tiny_model("llama"), **letters(), heads="mean", **QUICK)
-    with pytest.raises(UnknownNameError):
-        few.curve(metric="top5")
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

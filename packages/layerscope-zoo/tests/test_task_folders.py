@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset, DatasetDict
 from datasets.arrow_dataset import Column
 from tests.evaluation.tasks.conftest import made_up, one_fit_thread, topic_texts
 from tests.evaluation.tasks.support import WordHashEncoder, score, write_rows
 
 from layerscope.errors import DataError
+from layerscope.evaluation.scoring import listed_columns
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 
 __all__ = ["made_up", "one_fit_thread"]
@@ -70,35 +70,29 @@ def test_rows_keep_their_order_and_labels(made_up: Path) -> None:
     assert shots == sorted(shots, key=[row["text"] for row in expected].index)
 
 
-def test_faster_columns_do_not_change_the_scores(made_up: Path) -> None:
-    for name in ("Banking77Classification", "MassiveScenarioClassification"):
-        task = only(name, made_up, sample=20).load().task
-        splits = task.dataset.get("en", task.dataset)
-        assert isinstance(splits["train"]["label"], list)
-        fast = score(task)
-        plain = DatasetDict(
-            {split: Dataset.from_dict(data.to_dict()) for split, data in splits.items()}
-        )
-        task.dataset = {"en": plain} if "en" in task.dataset else plain
-        assert fast == score(task)
-
-
-@pytest.mark.parametrize("name", ["TwentyNewsgroupsClustering", "TwentyNewsgroupsClustering.v2"])
-def test_clustering_reads_whole_columns_to_the_same_scores(
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Banking77Classification",
+        "MassiveScenarioClassification",
+        "TwentyNewsgroupsClustering",
+        "TwentyNewsgroupsClustering.v2",
+    ],
+)
+def test_columns_that_are_kept_as_lists_give_the_same_scores(
     made_up: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     rows = [{"sentences": text, "labels": topic} for text, topic in topic_texts(60)]
     write_rows(made_up / "TwentyNewsgroupsClustering.v2" / "test.jsonl", rows)
-    with monkeypatch.context() as patch:
-        patch.setattr("layerscope.evaluation.tasks.list_columns", lambda task: None)
-        expected = score(only(name, made_up).load().task)
-
-    def one_by_one(column: Column, *_: Any) -> None:
-        raise AssertionError(f"{column.column_name} is read one by one")
-
-    task = only(name, made_up).load().task
-    monkeypatch.setattr(Column, "__iter__", one_by_one)
-    assert score(task) == expected
+    expected = score(only(name, made_up).load().task)
+    keys: list[Any] = []
+    look_up = Column.__getitem__
+    monkeypatch.setattr(
+        Column, "__getitem__", lambda self, key: keys.append(key) or look_up(self, key)
+    )
+    with listed_columns():
+        assert score(only(name, made_up).load().task) == expected
+    assert keys.count(slice(None)) == len(keys) > 0
 
 
 def test_two_labels_become_0_and_1(tmp_path: Path) -> None:

@@ -430,6 +430,8 @@ def _describe(
     # Readouts name the norm.
     reading = Reading(None, request.max_length, model.anatomy.final_norm_name)
     facts = {task.spec.name: task.facts for task in tasks}
+    failed_jobs = [(r.task, r.reason) for r in results if r.status == "failed"]
+    failures = dict.fromkeys([*failed.items(), *failed_jobs])  # layers of a task fail alike
     warnings = [
         f"{cut} of {counts['texts']} texts were cut to {request.max_length} tokens under template "
         f"{template!r}."
@@ -461,8 +463,7 @@ def _describe(
         tasks=facts,
         counts=counts,
         undefined=[f"{r.task}: {r.reason}" for r in results if r.status == "undefined"],
-        failed=[{"task": name, "reason": reason} for name, reason in failed.items()]
-        + failures_of(results),
+        failed=[{"task": name, "reason": reason} for name, reason in failures],
         warnings=warnings + model.warnings(),
         environment=environment(device=str(model.device), threads=torch.get_num_threads()),
         engine=request.command.engine.facts(),
@@ -471,17 +472,3 @@ def _describe(
             **({} if request.scorer is None else request.scorer.facts(results)),
         },
     )
-
-
-def failures_of(results: Sequence[ScoreResult]) -> list[dict[str, str]]:
-    """Return one line per task and kind of error, however many layers and readouts it failed at."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        if result.status == "failed":
-            kind = result.reason.split(":")[0]
-            reasons.setdefault((result.task, kind), []).append(result.reason)
-    lines = []
-    for (task, _), alike in reasons.items():
-        others = f" (and {len(alike) - 1} more of its layers and readouts)" if alike[1:] else ""
-        lines.append({"task": task, "reason": alike[0] + others})
-    return lines

@@ -52,6 +52,7 @@ __all__ = [
 ]
 
 _ROWS = 65536  # of vectors that are changed at a time
+_PARTS = 24  # at least, of the jobs of a task
 _QUIET: dict[str, Any] = {"show_progress_bar": False, "co2_tracker": False}
 
 
@@ -204,6 +205,34 @@ def quiet_mteb() -> None:
         result_cache._get_package_versions = cache(versions)
 
 
+@contextmanager
+def listed_columns() -> Iterator[None]:
+    """Keep the columns of datasets as lists once they are read.
+
+    `datasets` looks each value up in its table anew, and mteb reads labels and texts one by one:
+    that would take most of the time of scoring one layer on a clustering or classification task.
+    """
+    from datasets.arrow_dataset import Column
+
+    look_up = Column.__getitem__
+    iterate = Column.__iter__
+
+    def get(column: Any, key: Any) -> Any:
+        if not isinstance(key, int | np.integer | slice):
+            return look_up(column, key)
+        if not hasattr(column, "_values"):
+            column._values = look_up(column, slice(None))
+        return column._values[key]
+
+    Column.__getitem__ = get
+    Column.__iter__ = lambda column: iter(get(column, slice(None)))
+    try:
+        yield
+    finally:
+        Column.__getitem__ = look_up
+        Column.__iter__ = iterate
+
+
 def encoded_texts(task: Any) -> list[str]:
     """Return every text that a task encodes, by scoring it once with a model that records them."""
     import mteb
@@ -212,7 +241,8 @@ def encoded_texts(task: Any) -> list[str]:
 
     collector = TextCollector()
     reseed(task)
-    mteb.evaluate(collector, task, cache=None, **_QUIET)
+    with listed_columns():
+        mteb.evaluate(collector, task, cache=None, **_QUIET)
     return list(collector.texts)
 
 
@@ -231,7 +261,8 @@ def score_jobs(context: ScoringContext, jobs: Sequence[ScoreJob]) -> Iterator[Sc
     for job in jobs:
         clock = time.perf_counter()
         try:
-            result, items = _score(context, task, job)
+            with listed_columns():
+                result, items = _score(context, task, job)
         except Exception as error:
             yield job.failed(reason_of(error))
             continue
@@ -414,7 +445,7 @@ def score_by_mteb(
             _open_once.cache_clear()
         return
     # small parts: no process waits long for the others at the end
-    size = max(1, min(8, len(jobs) // (pool._max_workers * 3)))
+    size = max(1, min(8, len(jobs) // _PARTS))
     try:
         with children_start():
             futures = [

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,7 +26,7 @@ from torch.nn import functional
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.probing.examples import Split
-from layerscope.probing.run import RANKED_CLASSES, Predictions
+from layerscope.probing.run import Predictions
 
 NEIGHBORS = 20
 STRENGTHS = (0.001, 0.01, 0.1, 1.0)
@@ -45,14 +44,13 @@ STOP_BELOW = 0.15
 
 
 def fit_linear(vectors: np.ndarray, labels: np.ndarray, split: Split, classes: int) -> Predictions:
-    """Fit a logistic regression at every layer (layers, items, width), and rank the classes of the
-    test items.
+    """Fit a logistic regression at every layer (layers, items, width), and predict the classes of
+    the test items.
 
     Features are standardized with the training part. Of several strengths of regularization the
     validation part chooses; of equal ones the strongest.
     """
-    clock = time.perf_counter()
-    ranks = []
+    predicted = []
     accuracies = []
     strengths = []
     for layer in vectors:
@@ -70,9 +68,9 @@ def fit_linear(vectors: np.ndarray, labels: np.ndarray, split: Split, classes: i
         best = min(fits, key=lambda fit: fit[:3])
         accuracies.append(-best[0])
         strengths.append(best[2])
-        ranks.append(rank(class_shares(best[3], rows[split.test], classes)))
+        predicted.append(class_shares(best[3], rows[split.test], classes).argmax(-1))
     settings = {"strength": np.array(strengths)}
-    return Predictions(np.stack(ranks), np.array(accuracies), _since(clock), settings)
+    return Predictions(np.stack(predicted), np.array(accuracies), settings)
 
 
 def fit_neighbors(
@@ -82,27 +80,22 @@ def fit_neighbors(
 
     Training and validation items vote on the test items, and training items on validation items.
     """
-    clock = time.perf_counter()
     bank = np.concatenate([split.train, split.validation])
-    ranks = []
+    predicted = []
     accuracies = []
     for layer in vectors:
         validated = vote(layer, labels, split.train, split.validation, classes)
-        accuracies.append(float((validated[:, 0] == labels[split.validation]).mean()))
-        ranks.append(vote(layer, labels, bank, split.test, classes))
-    return Predictions(np.stack(ranks), np.array(accuracies), _since(clock))
-
-
-def _since(clock: float) -> float:
-    return time.perf_counter() - clock
+        accuracies.append(float((validated == labels[split.validation]).mean()))
+        predicted.append(vote(layer, labels, bank, split.test, classes))
+    return Predictions(np.stack(predicted), np.array(accuracies))
 
 
 def vote(
     vectors: np.ndarray, labels: np.ndarray, bank: np.ndarray, items: np.ndarray, classes: int
 ) -> np.ndarray:
-    """Return the classes of some items (items, up to 5), in the order of their neighbors' votes.
+    """Return the classes of some items (items,) by the votes of their neighbors in a bank.
 
-    Classes with equal votes are ordered by the sum of their voters' cosines.
+    Of classes with equal votes the one with the highest sum of its voters' cosines is taken.
     """
     count = min(NEIGHBORS, len(bank))
     exact = vectors.astype(np.float64)  # some layers have cosines that differ by a millionth
@@ -113,7 +106,7 @@ def vote(
 
     model = KNeighborsClassifier(count, weights=weigh, algorithm="brute", metric="cosine")
     model.fit(exact[bank], labels[bank])
-    return rank(class_shares(model, exact[items], classes))
+    return class_shares(model, exact[items], classes).argmax(-1)
 
 
 def class_shares(model: Any, rows: np.ndarray, classes: int) -> np.ndarray:
@@ -122,12 +115,6 @@ def class_shares(model: Any, rows: np.ndarray, classes: int) -> np.ndarray:
     shares = np.zeros((len(rows), classes))
     shares[:, model.classes_] = model.predict_proba(rows)
     return shares
-
-
-def rank(shares: np.ndarray) -> np.ndarray:
-    """Return the likeliest classes (rows, up to 5), the likeliest first."""
-    order = np.argsort(-shares, axis=-1, kind="stable")
-    return order[:, :RANKED_CLASSES].astype(np.int32)
 
 
 # Attention
@@ -314,8 +301,7 @@ def fit_attention(
     recipe: ProbeRecipe,
     advance: Callable[[int], None] = lambda epochs: None,
 ) -> Predictions:
-    """Train a probe at every layer, and rank the classes of the test items."""
-    clock = time.perf_counter()
+    """Train a probe at every layer, and predict the classes of the test items."""
     task = ProbeTask(states, torch.from_numpy(labels).to(states.device), split, recipe)
     means, scales = standardization(task)
 
@@ -344,9 +330,8 @@ def fit_attention(
         "epoch": np.array([probe.best_epoch for probe in probes]),
         "epochs": np.array([probe.epochs for probe in probes]),
     }
-    ranks = rank_classes(task, probes, split.test, classes)
     accuracies = np.array([probe.best_accuracy for probe in probes])
-    return Predictions(ranks, accuracies, _since(clock), settings)
+    return Predictions(predict(task, probes, split.test), accuracies, settings)
 
 
 def _quality(probe: LayerProbe) -> tuple[float, float, float]:
@@ -426,14 +411,10 @@ def _validate(task: ProbeTask, probes: Sequence[LayerProbe]) -> None:
 
 
 @torch.inference_mode()
-def rank_classes(
-    task: ProbeTask, probes: Sequence[LayerProbe], places: np.ndarray, classes: int
-) -> np.ndarray:
-    """Return classes from the likeliest to the least (probes, items, up to 5)."""
-    count = min(RANKED_CLASSES, classes)
-    ranks = []
+def predict(task: ProbeTask, probes: Sequence[LayerProbe], places: np.ndarray) -> np.ndarray:
+    """Return the predicted classes (probes, items)."""
+    predicted = []
     for _, states, mask in task.batches(places):
-        scores = torch.stack([probe.module(states[probe.layer], mask) for probe in probes])
-        order = scores.argsort(dim=-1, descending=True, stable=True)
-        ranks.append(order[..., :count].cpu().numpy())
-    return np.concatenate(ranks, axis=1).astype(np.int32)
+        scores = [probe.module(states[probe.layer], mask) for probe in probes]
+        predicted.append(torch.stack(scores).argmax(-1).cpu().numpy())
+    return np.concatenate(predicted, axis=1)

@@ -44,22 +44,20 @@ def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Scor
     return Scores(correct.mean(axis=1), drawn)
 
 
-RANKED_CLASSES = 5
 _NO_SETTINGS = {"learning_rate": math.nan, "epoch": 0, "epochs": 0, "strength": math.nan}
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The likeliest classes (layers, test items, up to 5) under one kind of probe.
+    """The predicted classes (layers, test items) under one kind of probe.
 
     `validation` is each layer's accuracy on the validation part. `settings` are chosen for each
     layer: the learning rate, the best epoch and the last one of attention probes, the strength
     (scikit-learn's `C`) of logistic regressions.
     """
 
-    ranks: np.ndarray
+    classes: np.ndarray
     validation: np.ndarray
-    seconds: float = 0.0
     settings: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -68,39 +66,35 @@ def probe_table(
     sites: Sequence[Site],
     blocks: int,
     labels: np.ndarray,
-    classes: int,
     seed: int,
 ) -> pd.DataFrame:
-    """Return one row per probe, metric and layer; `labels` are the test items' classes."""
+    """Return one row per probe and layer; `labels` are the test items' classes."""
     last = max(range(len(sites)), key=lambda i: sites[i].layer)
     tables = []
     for probe, predicted in predictions.items():
-        for metric, top in (("top1", 1), ("top5", RANKED_CLASSES)):
-            if top >= classes:
-                continue  # always right
-            correct = (predicted.ranks[:, :, :top] == labels[None, :, None]).any(-1)
-            scored = score_layers(correct, seed)
-            gain, low, high = scored.gains(last)
-            bounds = np.array([wilson(int(hits.sum()), len(hits)) for hits in correct])
-            columns = {
-                "probe": probe,
-                "metric": metric,
-                "layer": [site.layer for site in sites],
-                "depth": [site.layer / blocks for site in sites],
-                "site": [site.name for site in sites],
-                "value": correct.mean(axis=1),
-                "ci_low": bounds[:, 0],
-                "ci_high": bounds[:, 1],
-                "n": correct.shape[1],
-                "gain": gain,
-                "gain_low": low,
-                "gain_high": high,
-                "tied_best": scored.tied(),
-                "validation": predicted.validation,
-                **_NO_SETTINGS,
-                **predicted.settings,
-            }
-            tables.append(pd.DataFrame(columns))
+        correct = predicted.classes == labels
+        scored = score_layers(correct, seed)
+        gain, low, high = scored.gains(last)
+        bounds = np.array([wilson(int(hits.sum()), len(hits)) for hits in correct])
+        columns = {
+            "probe": probe,
+            "metric": "top1",
+            "layer": [site.layer for site in sites],
+            "depth": [site.layer / blocks for site in sites],
+            "site": [site.name for site in sites],
+            "value": correct.mean(axis=1),
+            "ci_low": bounds[:, 0],
+            "ci_high": bounds[:, 1],
+            "n": correct.shape[1],
+            "gain": gain,
+            "gain_low": low,
+            "gain_high": high,
+            "tied_best": scored.tied(),
+            "validation": predicted.validation,
+            **_NO_SETTINGS,
+            **predicted.settings,
+        }
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -110,29 +104,24 @@ def item_table(
     items: np.ndarray,
     labels: np.ndarray,
 ) -> pd.DataFrame:
-    """Return one row per probe, layer and test item: its class, the predicted class, and the place
-    of its own class among the first five (0: it is not there)."""
+    """Return one row per probe, layer and test item: its class and the predicted one."""
     tables = []
     for probe, predicted in predictions.items():
-        hits = predicted.ranks == labels[None, :, None]
-        places = np.where(hits.any(-1), hits.argmax(-1) + 1, 0)
-        for site, ranks, place in zip(sites, predicted.ranks, places, strict=True):
-            columns = {
-                "layer": np.full(len(items), site.layer),
-                "item": items,
-                "label": labels,
-                "predicted": ranks[:, 0],
-                "place": place,
-            }
-            table = pd.DataFrame(columns, dtype=np.int32)
-            table.insert(0, "probe", probe)
-            tables.append(table)
+        columns = {
+            "layer": np.repeat([site.layer for site in sites], len(items)),
+            "item": np.tile(items, len(sites)),
+            "label": np.tile(labels, len(sites)),
+            "predicted": predicted.classes.ravel(),
+        }
+        table = pd.DataFrame(columns, dtype=np.int32)
+        table.insert(0, "probe", probe)
+        tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
 
 @dataclass
 class ProbeRun(StoredRun):
-    """The result of `layerscope.probe`. `table` has a row per probe, metric and layer; `items` a row
+    """The result of `layerscope.probe`. `table` has a row per probe and layer; `items` a row
     per test item as well."""
 
     kind: ClassVar[str] = "probe"
@@ -149,15 +138,13 @@ class ProbeRun(StoredRun):
         """Return the kinds of probes."""
         return list(dict.fromkeys(self.table["probe"]))
 
-    def curve(self, probe: str | None = None, metric: str = "top1") -> pd.DataFrame:
-        """Return one metric of one probe over the layers."""
+    def curve(self, probe: str | None = None) -> pd.DataFrame:
+        """Return the accuracy of one probe over the layers."""
         name = probe or self.probes[0]
         if name not in self.probes:
             raise UnknownNameError("probe in this run", name, self.probes)
         rows = self.table[self.table["probe"] == name]
-        if metric not in set(rows["metric"]):
-            raise UnknownNameError("metric in this run", metric, set(rows["metric"]))
-        return rows[rows["metric"] == metric].sort_values("layer").reset_index(drop=True)
+        return rows.sort_values("layer").reset_index(drop=True)
 
     def summary(self) -> dict[str, Any]:
         """Return the main results as plain values: per probe the best layer and the last.
@@ -191,13 +178,12 @@ class ProbeRun(StoredRun):
         }
 
     def plot(self) -> Figure:
-        """Return a chart of accuracy against depth for each metric."""
+        """Return a chart of accuracy against depth."""
         return view(self.kind, "plot")(self)
 
-    def wide(self, metric: str = "top1") -> pd.DataFrame:
+    def wide(self) -> pd.DataFrame:
         """Return a table with a row per layer and a column per probe."""
-        self.curve(metric=metric)  # an unknown name gets its own error
-        return pivot(self.table[self.table["metric"] == metric], "probe").rename_axis(columns=None)
+        return pivot(self.table, "probe").rename_axis(columns=None)
 
     def __repr__(self) -> str:
         count = self.table["layer"].nunique()

@@ -30,7 +30,6 @@ from layerscope.evaluation.tasks.mteb_tasks import (
     counts,
     fingerprint,
     is_mteb_task,
-    list_columns,
     make_task,
     mteb_task,
     reseed,
@@ -208,7 +207,6 @@ class TaskSpec:
         if self.sample is not None:
             apply_sample(loaded.task, self.sample, self.seed)
             loaded = replace(loaded, exact=False, exact_reason=f"a part: sample {self.sample}")
-        list_columns(loaded.task)
         return loaded
 
     def facts(self, loaded: LoadedTask | None = None) -> dict[str, Any]:
