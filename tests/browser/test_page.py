@@ -22,7 +22,7 @@ from tests.report.synthetic import (
 
 pytestmark = pytest.mark.browser
 
-EVERYTHING = """() => ['grid', 'score-chart', 'heat', 'table']
+EVERYTHING = """() => ['grid', 'score-chart', 'table']
     .map((id) => document.getElementById(id).innerHTML).join('|')"""
 SWITCHES = """() => [...document.querySelectorAll('[data-switch]')].filter((box) => !box.hidden)
     .map((box) => box.parentElement.id + ' ' + box.dataset.switch)"""
@@ -124,7 +124,7 @@ def test_renders_without_errors_or_requests(
         assert opened.page.locator("#grid .mark-line path").count() >= 8
         assert "Prompt entropy" in charts(opened)[0]
     if what != "profile":
-        assert opened.page.locator("#heat .mark-rect path").count() > 0
+        assert opened.page.locator("#score-chart .mark-line path").count() > 0
     assert opened.page.locator("h1").inner_text()
 
 
@@ -171,8 +171,8 @@ def test_every_switch_changes_what_is_shown(open_page: Open, full_report: Path, 
             box.locator(f"input[value='{now}']").check(force=True)
         opened.settle()
     names = {one.split("=")[0] for one in tried}
-    assert names >= {"set", "sink", "norm", "evaluation", "task", "table", "readout"}
-    for wanted in ["set=all", "sink=drop", "norm=raw", "evaluation=other"]:
+    assert names >= {"set", "sink", "norm", "task", "table"}
+    for wanted in ["set=all", "sink=drop", "norm=raw"]:
         assert wanted in tried
     if most > 1:
         assert "table=Best layer of each task" in tried
@@ -217,16 +217,6 @@ def test_all_charts_show_the_values_of_the_table_at_the_cursor(
     assert page.locator("#grid .read").last.inner_text().startswith("layer 6: ")
     page.mouse.move(2, 2)
     assert set(opened.texts("#grid .read")) == {""}
-
-
-def test_the_grid_of_tasks(open_page: Open, full_report: Path) -> None:
-    opened = open_page(full_report)
-    cells = opened.page.locator("#heat [aria-label*=' · layer ']")
-    labels = set(cells.evaluate_all("(n) => n.map((e) => e.ariaLabel)"))
-    assert len(labels) == 4 * 7  # three tasks and their mean, seven layers
-    wanted = "STSBenchmark · layer 2 · 30.00 · +10.0 [+9.0, +11.0] over the last layer"
-    assert any(wanted in label for label in labels)
-    assert sum("tied with the best" in label for label in labels) == 3
 
 
 def test_the_chosen_layer_is_marked_in_every_view(open_page: Open, full_report: Path) -> None:
@@ -405,7 +395,7 @@ def test_many_warnings_do_not_hide_the_content(
     assert "run 8" in folded.inner_text()
 
 
-@pytest.mark.slow  # quickly: `test_a_large_report_stays_small`, and the heat map of the full report
+@pytest.mark.slow  # quickly: `test_a_large_report_stays_small`
 def test_a_large_report_is_small_and_complete(open_page: Open, tmp_path: Path) -> None:
     path = write_report(large_pair(), tmp_path / "report.html")
     assert path.stat().st_size < 2_000_000
@@ -414,9 +404,9 @@ def test_a_large_report_is_small_and_complete(open_page: Open, tmp_path: Path) -
         "() => performance.getEntriesByName('layerscope-ready')[0].startTime"
     )
     print(f"{path.stat().st_size / 1e6:.2f} MB, interactive after {ready:.0f} ms")
-    opened.page.locator("#heat").scroll_into_view_if_needed()
-    opened.page.wait_for_selector("#heat .mark-rect path")
-    assert opened.page.locator("#heat .mark-rect path").count() >= 33 * 49
+    opened.page.locator("#score-chart").scroll_into_view_if_needed()
+    opened.page.wait_for_selector("#score-chart .mark-line path")
+    assert opened.page.locator("#score-chart .mark-line path").count() >= 4
     assert opened.errors == []
 
 

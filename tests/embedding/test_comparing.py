@@ -10,7 +10,7 @@ import pytest
 
 import layerscope
 from layerscope.choose import Scores
-from layerscope.choose.labels.read import build
+from layerscope.choose.labels import build
 from layerscope.embedding.comparing import (
     ComparedModel,
     choose_by_labels,

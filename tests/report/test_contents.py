@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from layerscope import select
 from layerscope.choose.choice import Choice
-from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.report.charts import COLORS, styles
 from layerscope.report.contents import gather, read
@@ -70,15 +70,13 @@ def test_the_same_warning_is_said_once() -> None:
     assert any("2 more, in manifest.json" in text for text in texts)
 
 
-def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> None:
-    report = gather([synthetic_run(), synthetic_evaluation(best=2)])
-    (mark,) = report.choices.values()
-    assert (mark.layer, mark.rule, mark.readout) == (2, "measured", READOUTS[0])
+def test_marks_follow_the_evaluation_then_the_profile_then_a_given_choice() -> None:
+    run = synthetic_evaluation(best=2)
+    (mark,) = gather([synthetic_run(), run]).choices.values()
+    assert (mark.layer, mark.rule) == (select(run).layer, "measured")
     (mark,) = gather([synthetic_run()]).choices.values()
-    assert mark.rule == "evidence"
-    choice = Choice(
-        4, READOUTS[0], Interval(1.0, 0.0, 2.0), 0.1, (4,), "mine", 6, "small", "because"
-    )
+    assert mark.rule != "measured"
+    choice = Choice(4, READOUTS[0], rule="mine", layers=6, model="small", reason="because")
     (mark,) = gather([synthetic_run(), synthetic_evaluation(), choice]).choices.values()
     assert (mark.layer, mark.rule, mark.reason) == (4, "mine", "because")
     with pytest.raises(LayerscopeError, match="which is not among these runs: other"):

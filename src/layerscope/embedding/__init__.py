@@ -2,7 +2,7 @@
 compared between models."""
 
 from layerscope.embedding.comparing import ModelComparison, compare
-from layerscope.embedding.encoding import encode
+from layerscope.embedding.encoders import encode
 from layerscope.embedding.searching import search
 from layerscope.embedding.writing import embed
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.choose import Candidate, Limits, Scores, decide
-from layerscope.choose.judges.agreement import Neighborhoods, similarities
+from layerscope.choose.judges import Neighborhoods, similarities
 from layerscope.choose.labels import Labeled, read_labels
 from layerscope.command import Command
 from layerscope.core.heads import unit
@@ -22,9 +22,8 @@ from layerscope.embedding.encoders import open_encoder
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.improving.judging import knows_language
-from layerscope.improving.reader import LEAST_TEXTS, draw_sample
+from layerscope.improving.request import LEAST_TEXTS, draw_sample
 from layerscope.models import LoadedModel
-from layerscope.models.source import check_name
 from layerscope.progress import Progress
 
 _CLEARLY_FASTER = 1.5
@@ -107,9 +106,6 @@ def compare(
     if len(models) < 2:
         raise InvalidValueError("a comparison takes two models or more.")
     command = Command("compare", options, engine=engine, progress=progress, function=compare)
-    for model in models:
-        if isinstance(model, str | Path):
-            check_name(model)
     labeled = None if labels is None else read_labels(labels)
     drawn = draw_sample(data, column=column, encoding=encoding, size=sample, seed=seed)
     labeled_texts = [] if labeled is None else labeled.texts
@@ -135,29 +131,27 @@ def compare(
                 )
             compared.append(_read(command, model, loaded, texts, labeled_texts, knows))
     agreement = _agreement(compared)
-    count = len(compared)
-    mean_agreement = (agreement.sum(axis=1) - np.diag(agreement)) / (count - 1)
+    others = agreement.to_numpy() - np.eye(len(compared)) * np.diag(agreement)
     columns: dict[str, Any] = {
         "model": [model.name for model in compared],
         "read": [model.read for model in compared],
+        "agreement with others": others.sum(axis=1) / (len(compared) - 1),
+        "texts per second": [model.texts_per_second for model in compared],
+        "parameters, M": [model.parameters / 1e6 for model in compared],
+        "vector": [model.vectors.shape[1] for model in compared],
     }
+    table = pd.DataFrame(columns)
     measure = ""
     if labeled is None:
-        pick, verdict = choose_without_labels(compared, mean_agreement)
+        pick, verdict = choose_without_labels(compared, table["agreement with others"])
     else:
         scores = label_scores(compared, labeled)
         pick, verdict = choose_by_labels(compared, labeled, scores)
         measure = "rank correlation with your scores × 100"
         if labeled.kind == "classification":
             measure = "right nearest neighbor, %"
-        columns[measure] = scores.values
-    columns |= {
-        "agreement with others": mean_agreement.to_numpy(),
-        "texts per second": [model.texts_per_second for model in compared],
-        "parameters, M": [model.parameters / 1e6 for model in compared],
-        "vector": [model.vectors.shape[1] for model in compared],
-    }
-    table = pd.DataFrame(columns).sort_values(
+        table.insert(2, measure, scores.values)
+    table = table.sort_values(
         measure or "agreement with others", ascending=False, ignore_index=True
     )
     named = {"model": pick.spec or pick.name, "read": pick.read}
@@ -232,15 +226,10 @@ def _agreement(models: Sequence[ComparedModel]) -> pd.DataFrame:
     return pd.DataFrame((values + values.T) / 2, index=names, columns=names)
 
 
-def _speed_ratio(model: ComparedModel, rival: ComparedModel) -> float:
-    return model.texts_per_second / rival.texts_per_second
-
-
-def _compare_speed(model: ComparedModel, rival: ComparedModel) -> str:
-    ratio = _speed_ratio(model, rival)
-    if ratio >= 1:
-        return f"It is {ratio:.1f} × as fast as {rival.name}."
-    return f"It is {1 / ratio:.1f} × slower than {rival.name}."
+def _speed_words(model: ComparedModel, rival: ComparedModel) -> str:
+    ratio = model.texts_per_second / rival.texts_per_second
+    words = f"{ratio:.1f} × as fast as" if ratio >= 1 else f"{1 / ratio:.1f} × slower than"
+    return f"It is {words} {rival.name}."
 
 
 def choose_by_labels(
@@ -254,7 +243,8 @@ def choose_by_labels(
     candidates = [Candidate((), cost=1 / model.texts_per_second) for model in models]
     decision = decide(candidates, [scores], 0, Limits(ties=True))
     pick = decision.best
-    if _speed_ratio(models[decision.chosen], models[pick]) >= _CLEARLY_FASTER:
+    fastest = models[decision.chosen].texts_per_second
+    if fastest >= _CLEARLY_FASTER * models[pick].texts_per_second:
         pick = decision.chosen
     ranking = np.argsort(-np.nan_to_num(scores.values, nan=-np.inf), kind="stable")
     rival = next(int(i) for i in ranking if i != pick)
@@ -265,7 +255,7 @@ def choose_by_labels(
     tie = ", which these labels cannot tell from it" if is_tied else ""
     return models[pick], (
         f"Use {models[pick].name}: {scores.values[pick]:.1f} {unit_words}; {models[rival].name} has "
-        f"{scores.values[rival]:.1f}{tie}. {_compare_speed(models[pick], models[rival])}"
+        f"{scores.values[rival]:.1f}{tie}. {_speed_words(models[pick], models[rival])}"
     )
 
 
@@ -286,5 +276,5 @@ def choose_without_labels(
     rival = next(model for model in by_speed if model is not pick)
     return pick, (
         f"Use {pick.name}, unless labels say otherwise: it is {_TRAINED}. "
-        f"{_compare_speed(pick, rival)} Give labels= to know."
+        f"{_speed_words(pick, rival)} Give labels= to know."
     )

@@ -1,12 +1,12 @@
-"""The two ways in which texts become vectors: a folder read as it says itself, or layers of a model
-under a readout. Each runs here or on the workers of an engine."""
+"""`encode`, and the two ways in which texts become vectors: a folder read as it says itself, or
+layers of a model under a readout. Each runs here or on the workers of an engine."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +16,10 @@ import numpy as np
 from layerscope.capture import expand_sites
 from layerscope.command import Command
 from layerscope.core.identity import model_key
-from layerscope.core.readout import HEAD, Readout
+from layerscope.core.readout import Readout
 from layerscope.core.sites import pick_layers
 from layerscope.core.templates import get_template
+from layerscope.data.corpus import TextStream
 from layerscope.engines import Advance, Engine, ModelRecipe, Work, ignore_progress
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.exporting.pipeline import load_folder
@@ -26,6 +27,7 @@ from layerscope.models import LoadedModel
 from layerscope.models.load import find_source
 from layerscope.models.settings import pick_device, pick_dtype, quiet
 from layerscope.models.source import Source, files_sha256
+from layerscope.progress import Progress
 from layerscope.vectors.encoder import EncodeRequest, TextEncoder
 
 VECTOR = "vector"
@@ -34,11 +36,64 @@ DOCUMENT = "document"
 """The two kinds of texts that a folder may read under a prompt or a head of its own."""
 MAX_LENGTH = 256
 _SPAN = 256  # texts that a worker takes at a time
+_FOLDER_OPTIONS = ("dtype", "device", "revision", "trust_remote_code", "allow_pickle")
 _SPECIAL = 64  # tokens that a tokenizer may add to a text, those of a template included
 
 log = logging.getLogger("layerscope")
 Layers = str | int | Iterable[int] | None
 T = TypeVar("T")
+
+
+def encode(
+    model: Any,
+    texts: Any,
+    *,
+    layers: Layers = None,
+    readout: str | Readout | None = None,
+    column: str | None = None,
+    max_length: int | None = None,
+    tokenizer: Any = None,
+    progress: bool | Progress | None = None,
+    engine: str | Engine = "local",
+    **options: Any,
+) -> np.ndarray:
+    """Return the vectors of texts: of one layer (texts, D), or of several in one pass (layers,
+    texts, D).
+
+    - `texts`: strings, a data frame, a file, a corpus or a hub dataset. A text without words is
+      left out.
+    - `layers`: a number, numbers, or `all`. None: the last layer, or what a sentence encoder's
+      folder does itself.
+    - `max_length`: in tokens; None: 256, or what the folder says.
+    - `readout`: how a text becomes one vector; one that centers subtracts the mean over these
+      texts.
+
+    `embed` writes them to a file, with the columns that the texts came with.
+
+        vectors = layerscope.encode("smollm2-135m", texts, layers=[10, 20])
+        vectors[0].shape  # layer 10: (texts, 576)
+    """
+    command = Command("encode", options, engine=engine, progress=progress, function=encode)
+    if isinstance(texts, str) and " " in texts:
+        texts = [texts]
+    stream = TextStream(texts, column=column)
+    words = [str(row.text) for row in stream.rows()]
+    if isinstance(readout, str):
+        readout = Readout.parse(readout)
+    is_centered = readout is not None and readout.centering == "corpus"
+    if readout is not None and is_centered:
+        readout = replace(readout, centering="none")
+    with command:
+        encoder = open_encoder(
+            command, model, tokenizer, layers=layers, readout=readout, max_length=max_length
+        )
+        command.bar.begin(f"{encoder.facts['model']['name']}|texts", len(words))
+        embedded = encoder.embed(command.engine, words, command.bar.advance)
+    encoder.warn_of_cuts(embedded.cut, len(words))
+    vectors = embedded.vectors
+    if is_centered:
+        vectors = [rows - rows.mean(0, dtype=np.float64).astype(np.float32) for rows in vectors]
+    return np.stack(vectors) if isinstance(layers, Iterable) else vectors[0]
 
 
 @dataclass(frozen=True)
@@ -164,17 +219,13 @@ class FolderEncoder(Encoder):
         return Embedded([np.asarray(vectors, dtype=np.float32)], cut)
 
     def _count_long(self, prompt: str, texts: Sequence[str]) -> int:
-        """Return how many texts have more tokens than are read.
-
-        A token has a byte at least, so short texts are not tokenized.
-        """
+        """Return how many texts have more tokens than are read; short ones are not tokenized."""
         limit = self._model.max_seq_length
         if limit is None:
             return 0
+        # a token has a byte at least
         prompted = [prompt + text for text in texts]
-        long = [
-            text for text in prompted if len(text.encode("utf-8", "replace")) + _SPECIAL > limit
-        ]
+        long = [text for text in prompted if 4 * len(text) + _SPECIAL > limit]
         if not long:
             return 0
         tokens = self._model.tokenizer(long, truncation=False, padding=False, verbose=False)
@@ -196,10 +247,10 @@ class LayerEncoder(Encoder):
         max_length: int,
         batch_size: int | None = None,
     ) -> None:
-        if readout.centering == HEAD or readout.sink == "drop":
+        if readout.sink == "drop":
             raise LayerscopeError(
-                f"the readout {readout.name} needs what `improve` fits. Encode with the folder "
-                "that it wrote."
+                f"the readout {readout.name} leaves out the sink token, which vectors of files "
+                "do not support. Give a readout that keeps it."
             )
         self.recipe = recipe
         self.memory = 0 if recipe is None else recipe.memory
@@ -289,13 +340,12 @@ def _folder_encoder(
     max_length: int | None,
     batch_size: int | None,
 ) -> FolderEncoder:
-    for name, value in options.items():
-        valid = ("dtype", "device", "revision", "trust_remote_code", "allow_pickle")
-        if value and name not in valid:
-            raise InvalidValueError(
-                f"{source.name} is a sentence encoder, read as its folder says: it takes no "
-                f"{name}=. Leave it out, or name layers=."
-            )
+    unused = [name for name, value in options.items() if value and name not in _FOLDER_OPTIONS]
+    if unused:
+        raise InvalidValueError(
+            f"{source.name} is a sentence encoder, read as its folder says: it takes no "
+            f"{unused[0]}=. Leave it out, or name layers=."
+        )
     dtype = pick_dtype(options.get("dtype", "auto"))
     placement: dict[str, Any] = {}
     if options.get("device") is not None:

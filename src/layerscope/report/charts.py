@@ -135,13 +135,6 @@ def _draw(
     return figure.properties(width=width, height=height, title=title)
 
 
-def draw_ties(cells: Figure) -> Figure:
-    """Return a dot in every cell that cannot be told from the best, clear on any color."""
-    return cells.transform_filter("datum.tied").mark_point(
-        filled=True, size=24, fill=INK, stroke="white", strokeWidth=1, opacity=1
-    )
-
-
 def _looks(charts: Sequence[Chart], alike: bool) -> pd.DataFrame:
     """Return a row per line of the legend: its name, color and dashes, the same in all charts."""
     lines: dict[str, Line] = {}

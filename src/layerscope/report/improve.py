@@ -11,12 +11,12 @@ import pandas as pd
 
 from layerscope.blocks.words import facts, headline
 from layerscope.core.charts import Chart, Figure, Line
-from layerscope.core.readout import DEFAULT_READOUT, HEAD, row_words
+from layerscope.core.readout import DEFAULT_READOUT, row_words
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
-from layerscope.improving.decision import front
+from layerscope.improving.result import front
 from layerscope.improving.words import page_words, score_lines
-from layerscope.report.charts import COLORS, INK, altair, draw_ties, plot_charts
+from layerscope.report.charts import COLORS, INK, altair, plot_charts
 from layerscope.report.section import Drawing, Section
 from layerscope.report.words import COSTS_SAY, NEIGHBORS, READOUTS_SAY
 
@@ -106,7 +106,8 @@ def plot_choice(run: Improved) -> Figure:
     costs = _cost_chart(rows, unit, _budget_of(run)).properties(width=360, height=300)
     pair = library.hconcat(heat, costs, spacing=30).resolve_scale(color="independent")
     title = library.TitleParams(run.name, anchor="start", offset=14)
-    return pair.configure_legend(labelLimit=0).configure_view(stroke=None).properties(title=title)
+    pair = pair.configure_legend(labelLimit=0).configure_axis(labelLimit=300)
+    return pair.configure_view(stroke=None).properties(title=title)
 
 
 def candidate_rows(run: Improved) -> pd.DataFrame | None:
@@ -133,7 +134,7 @@ def candidate_rows(run: Improved) -> pd.DataFrame | None:
         text, manner = row_words(place[0])
         kind = "plain text" if text == "plain text" else "prompts"
         label = ", ".join(filter(None, (text, manner)))
-        if manner == HEAD:
+        if manner == "head":
             kind = "heads"
             label = f"head on {text}"
         is_open = bool(row["eligible"] == 1)
@@ -193,7 +194,7 @@ def _heat_chart(rows: pd.DataFrame, unit: str) -> Figure:
     order = library.EncodingSortField("order", op="min")
     axis = library.Axis(labelAngle=0, labelOverlap=True)
     across = library.X("layer:O", title="layer", axis=axis)
-    down = library.Y("readout:N", sort=order, title=None, axis=library.Axis(labelLimit=300))
+    down = library.Y("readout:N", sort=order, title=None)
     legend = library.Legend(orient="top", gradientLength=160)
     scale = library.Scale(scheme="blues")
     base = library.Chart(rows).encode(x=across, y=down, tooltip="words:N", description="words:N")
@@ -201,9 +202,12 @@ def _heat_chart(rows: pd.DataFrame, unit: str) -> Figure:
         color=library.Color("score:Q", title=unit, scale=scale, legend=legend),
         opacity=library.condition("datum.open", library.value(1), library.value(0.45)),
     )
+    ties = base.transform_filter("datum.tied").mark_point(
+        filled=True, size=24, fill=INK, stroke="white", strokeWidth=1, opacity=1
+    )
     legend = library.Legend(title=None, orient="bottom", symbolSize=90)
     title = library.TitleParams("Every layer under every readout", anchor="start")
-    return library.layer(cells, draw_ties(base), _points(rows, across, down, legend)).properties(
+    return library.layer(cells, ties, _points(rows, across, down, legend)).properties(
         height=18 * rows["readout"].nunique(), title=title
     )
 

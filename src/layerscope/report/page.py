@@ -20,7 +20,6 @@ import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.core.charts import Chart, Figure
-from layerscope.core.readout import DEFAULT_READOUT, describe_readout
 from layerscope.core.sites import part_of
 from layerscope.errors import InvalidValueError, one_line, printable
 from layerscope.extras import require
@@ -28,9 +27,9 @@ from layerscope.metrics import in_reading_order, metric_title, metrics
 from layerscope.report.charts import COLORS, INK, Mark, page_chart, styles
 from layerscope.report.contents import Report, gather
 from layerscope.report.profile import metric_chart
-from layerscope.report.scores import BEST_LAYERS, score_cells, score_chart, score_grid
+from layerscope.report.scores import BEST_LAYERS, score_chart
 from layerscope.report.section import Section
-from layerscope.report.words import MEAN, SCORES_SAY, conventions, map_note
+from layerscope.report.words import MEAN, conventions, map_note
 from layerscope.store import atomic
 from layerscope.version import VERSION
 
@@ -225,22 +224,11 @@ def _curves(profiles: Sequence[Section], marks: Sequence[Mark], by_depth: bool) 
 
 
 def _scores(evaluations: Sequence[Section], marks: Sequence[Mark], by_depth: bool) -> Values:
-    """Return the scores by layer, a line per readout, and the grid of tasks by layers."""
+    """Return the scores by layer of every task, a line per readout."""
     tasks = list(dict.fromkeys(task for run in evaluations for task in run.rows["task"]))
-    readouts = {
-        run.label: sorted(run.rows["readout"].unique(), key=lambda name: name != DEFAULT_READOUT)
-        for run in evaluations
-    }
-    grid = score_grid(score_cells(evaluations))
     return {
-        "start": max(readouts, key=lambda label: len(readouts[label]) > 1),
         "tasks": sorted(tasks, key=lambda task: task != MEAN),
-        "evaluations": [
-            {"label": label, "readouts": [[name, describe_readout(name)] for name in names]}
-            for label, names in readouts.items()
-        ],
         "lines": _chart(score_chart(evaluations), by_depth, marks, is_wide=True),
-        "heat": _drawn("Task by layer", SCORES_SAY, 40 + 22 * len(tasks), grid),
     }
 
 

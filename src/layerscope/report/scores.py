@@ -4,7 +4,7 @@ best layers in the terminal."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.markup import escape
@@ -13,7 +13,7 @@ from layerscope.core.charts import Chart, Figure, Line
 from layerscope.core.readout import DEFAULT_READOUT, describe_readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL
-from layerscope.report.charts import INK, altair, draw_ties, plot_charts
+from layerscope.report.charts import plot_charts
 from layerscope.report.profile import choice_of
 from layerscope.report.section import Section
 from layerscope.report.words import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from layerscope.probing.run import ProbeRun
 
 _MOST = 12  # readouts in the terminal
-_TITLES = {"top1": "top-1 accuracy", "top5": "top-5 accuracy"}
 BEST_LAYERS = "Best layer of each task"
 
 
@@ -153,56 +152,6 @@ def score_chart(sections: Sequence[Section], main: bool = False) -> Chart:
     return Chart(title, lines, "main score × 100")
 
 
-def score_cells(sections: Sequence[Section]) -> pd.DataFrame:
-    """Return a row per task and layer for the grid of gains, with its words."""
-    frames = []
-    for run in sections:
-        rows = run.rows.dropna(subset=["score"])
-        best = rows.groupby(["task", "readout"])["score"].idxmax()
-        cells = rows.assign(
-            by_evaluation=run.label,
-            by_readout=rows["readout"],
-            name=rows["task"],
-            best=rows.index.isin(best),
-            words=[_words(row) for row in rows.to_dict("records")],
-        )
-        frames.append(cells)
-    columns = ["by_evaluation", "by_readout", "name", "layer", "gain", "tied", "best", "words"]
-    return pd.concat(frames, ignore_index=True)[columns]
-
-
-def _words(row: dict[Any, Any]) -> str:
-    """Return a cell of the grid in words, for a tooltip."""
-    words = f"{row['task']} · layer {row['layer']} · {row['score']:.2f} · {row['gain']:+.1f}"
-    low, high = row[INTERVAL[0]], row[INTERVAL[1]]
-    if low == low:
-        words += f" [{low:+.1f}, {high:+.1f}]"
-    return f"{words} over the last layer{' · tied with the best' if row['tied'] else ''}"
-
-
-def score_grid(cells: pd.DataFrame) -> Figure:
-    """Return a grid of tasks by layers: gains over the last layer, the best outlined."""
-    library = altair()
-    tasks = list(cells["name"].unique())
-    axis = library.Axis(labelAngle=0, labelOverlap=True)
-    scale = library.Scale(range=["#b8500a", "#f1f1ee", "#0a5a94"], domainMid=0, interpolate="rgb")
-    legend = library.Legend(orient="top", gradientLength=160)
-    # not by a list of names: Vega-Lite would write them into an expression
-    order = library.EncodingSortField("order", op="min")
-    color = library.Color("gain:Q", title="points over the last layer", scale=scale, legend=legend)
-    base = library.Chart(cells.assign(order=cells["name"].map(tasks.index))).encode(
-        x=library.X("layer:O", title="layer", axis=axis),
-        y=library.Y("name:N", sort=order, title=None, axis=library.Axis(labelLimit=180)),
-        tooltip="words:N",
-        description="words:N",
-    )
-    best = base.transform_filter("datum.best").mark_rect(
-        filled=False, stroke=INK, strokeWidth=2, opacity=1
-    )
-    layers = [base.mark_rect().encode(color=color), draw_ties(base), best]
-    return library.layer(*layers).properties(width="container", height=20 * len(tasks))
-
-
 def plot_scores(run: Evaluation) -> Figure:
     """Draw the mean score by layer, one line per readout."""
     evaluation = evaluation_section(run)
@@ -245,22 +194,19 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
 
 
 def probe_section(run: ProbeRun) -> Section:
-    """Return accuracy by layer: a chart per metric with a line per probe, and what the validation
+    """Return accuracy by layer: a chart with a line per probe, and what the validation
     items choose."""
     manifest = run.manifest
     counts = manifest["counts"]
     summaries = run.summary()["probes"]
-    charts = []
-    for metric in run.table["metric"].unique():
-        rows = run.table[run.table["metric"] == metric]
-        lines = []
-        for probe in [probe for probe in run.probes if (rows["probe"] == probe).any()]:
-            chosen = summaries[probe]["chosen_layer"]
-            note = (chosen, f"chosen: layer {chosen}") if metric == "top1" else None
-            curve = run.curve(probe, metric)
-            blocks = manifest["model"]["n_blocks"]
-            lines.append(Line.of(_title(probe), curve, scale=100, blocks=blocks, note=note))
-        charts.append(Chart(_TITLES.get(metric, metric), lines, "%", PROBES_SAY))
+    blocks = manifest["model"]["n_blocks"]
+    lines = []
+    for probe in run.probes:
+        chosen = summaries[probe]["chosen_layer"]
+        note = (chosen, f"chosen: layer {chosen}")
+        curve = run.curve(probe)
+        lines.append(Line.of(_title(probe), curve, scale=100, blocks=blocks, note=note))
+    charts = [Chart("top-1 accuracy", lines, "%", PROBES_SAY)]
     items = (
         f"{counts['train']} to train, {counts['validation']} to choose, {counts['test']} to judge"
     )
@@ -287,7 +233,7 @@ def probe_section(run: ProbeRun) -> Section:
 
 
 def plot_probes(run: ProbeRun, *, x: str = "depth") -> Figure:
-    """Return a chart per metric with a line per probe and its 95 % band."""
+    """Return a chart with a line per probe and its 95 % band."""
     probes = probe_section(run)
     return plot_charts(probes.charts, f"{probes.title}: {probes.facts['items']}", x=x)
 
@@ -298,8 +244,7 @@ def print_probes(run: ProbeRun, console: Console | None = None) -> None:
     probes = probe_section(run)
     console.print(f"\n[bold]{escape(probes.title)}[/]: {probes.facts['items']}, 95 % intervals")
     table = numeric_table("layer", *run.probes)
-    rows = run.table[run.table["metric"] == "top1"]
-    for layer, at_layer in rows.groupby("layer"):
+    for layer, at_layer in run.table.groupby("layer"):
         by_probe = at_layer.set_index("probe").loc[run.probes]
         cells = [
             f"{percent(row['value'])} [dim]{percent(row[INTERVAL[0]])}–{percent(row[INTERVAL[1]])}[/]"

@@ -4,8 +4,6 @@ const SWITCHED = {
   sink: (value) => state.sink === "both" || value === state.sink,
   norm: (value) => state.norm === "all" || value === state.norm,
   part: (value) => value === state.part,
-  evaluation: (value) => value === state.evaluation,
-  readout: (value) => value === state.readout,
   task: (value) => value === state.task,
 };
 const isShown = (row) => Object.entries(SWITCHED).every(([name, test]) => !known(row[`by_${name}`]) || test(row[`by_${name}`]));
@@ -72,9 +70,11 @@ function drawChart(host, chart) {
     const mine = ++drawing;
     const datasets = Object.fromEntries(tables.map(([name, rows]) => [name, rows.filter(isShown)]));
     shown = chart.live ? Object.values(datasets).flat().filter((row) => known(row.value)) : [];
-    const legend = { ...CONFIG.legend, columns: plot.clientWidth < 560 ? 1 : 3 };
+    const isNarrow = plot.clientWidth < 560;
+    const legend = { ...CONFIG.legend, columns: isNarrow ? 1 : 3 };
+    const axis = { ...CONFIG.axis, labelLimit: isNarrow ? 120 : 300 };
     const width = spec.width === "container" ? { width: "container", autosize: { type: "fit-x", contains: "padding" } } : {};
-    const config = { ...CONFIG, ...(spec.config || {}), legend };
+    const config = { ...CONFIG, axis, legend };
     const target = el("div", { class: "drawing" });
     plot.append(target);
     await vegaLoaded;
@@ -136,17 +136,11 @@ function buildCurves() {
 
 function buildScores() {
   if (!data.scores) return;
-  const { tasks, evaluations, lines, heat } = data.scores;
+  const { tasks, lines } = data.scores;
   $("scores").hidden = false;
   $("score-controls").append(choice("Task", "task", tasks.map((t) => [t, t])));
-  const chart = drawChart($("score-chart"), lines), map = drawChart($("heat"), heat);
-  const readouts = choice("Read by", "readout", []);
-  const refill = () => readouts.refill(evaluations.find((e) => e.label === state.evaluation).readouts);
-  const pick = (label) => { const run = evaluations.find((e) => e.label === label); set({ evaluation: label, readout: run.readouts.some(([name]) => name === state.readout) ? state.readout : run.readouts[0][0] }); refill(); };
-  $("heat-controls").append(choice("Model", "evaluation", evaluations.map((e) => [e.label, e.label]), pick), readouts);
-  refill();
+  const chart = drawChart($("score-chart"), lines);
   on(["task"], () => chart.draw());
-  on(["evaluation", "readout"], () => map.draw());
 }
 
 // A table that belongs to what a block says; what its first column repeats is shown once.

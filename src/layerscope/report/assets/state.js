@@ -9,8 +9,6 @@ const state = {
   part: data.parts.includes("") ? "" : data.parts[0],
   hidden: [],
   cursor: null,
-  evaluation: data.scores ? data.scores.start : null,
-  readout: data.scores ? data.scores.evaluations.find((e) => e.label === data.scores.start).readouts[0][0] : null,
   task: data.scores ? data.scores.tasks[0] : null,
   table: null,
   tableRun: 0,

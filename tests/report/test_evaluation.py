@@ -139,7 +139,7 @@ def test_no_interval_and_nothing_at_all() -> None:
     assert "nan" not in printed(run, 160)
     run.scores["score"] = math.nan
     run.gains = run.gains.iloc[:0]
-    assert "undefined task 0" in " ".join(printed(run, 80).split())
+    assert "undefined: task 0" in " ".join(printed(run, 80).split())
 
 
 @pytest.mark.parametrize(
