@@ -48,6 +48,8 @@ def test_readouts_that_a_program_does_not_open(readout: str, name: str, problem:
     problems, formats = plan_formats(facts_of(tiny_model("llama"), Readout.parse(readout)), [name])
     assert problem in problems[0]
     assert formats == []
+    with_head, _ = plan_formats(facts_of(tiny_model("llama"), Readout(), head=True), ["llama.cpp"])
+    assert "no Dense module" in with_head[0]
 
 
 def test_what_is_said_of_a_readout_holds_for_its_folder(tmp_path: Path) -> None:

@@ -154,8 +154,11 @@ def test_without_texts_no_file_of_the_folder_holds_one(llama, judge, tmp_path):
         quick(llama, texts, judge=judge, out=tmp_path / "with", texts=False)
 
 
-def test_a_sentence_encoder_in_memory_is_refused(judge):
+def test_a_sentence_encoder_in_memory_or_untrained_is_refused(judge, monkeypatch):
     with pytest.raises(LayerscopeError, match=r"is a sentence encoder .* give its name or folder"):
+        quick(judge, some_texts())
+    monkeypatch.setitem(judge.identity, "untrained", True)
+    with pytest.raises(LayerscopeError, match="before any training"):
         quick(judge, some_texts())
 
 
@@ -199,7 +202,7 @@ def test_texts_of_one_character_are_judged_by_an_encoder(llama, judge):
 def test_a_judge_that_cannot_be_used_is_refused(llama, judge, monkeypatch):
     damaged = tiny_model("bert", seed=5)
     damaged.anatomy.blocks[1].output.dense.weight.data[0, 0] = float("nan")
-    words = r"^the judge tiny-bert cannot be used: NaN in the states at .*judge='none'\.$"
+    words = r"^the judge tiny-bert cannot be used: .*NaN in the states at "
     with pytest.raises(LayerscopeError, match=words):
         quick(llama, some_texts(), judge=damaged)
     blind = tiny_model("bert", seed=6)
@@ -268,3 +271,22 @@ def test_the_map_shows_the_sample_as_it_was_read(llama, judge, tmp_path):
         nearest = reading.near[reading.layers.index(reading.at)][:, 0]
         # a mean fitted on more texts may differ a little
         assert np.mean(nearest == cosines.argmax(1)) > 0.9
+
+
+def test_a_data_frame_is_read_by_its_column_and_the_result_searches(llama) -> None:
+    texts = some_texts()
+    result = quick(llama, pd.DataFrame({"id": range(40), "body": texts}), judge="none")
+    assert result.manifest["texts"]["source"]["column"] == "body"
+    assert len(repr(result)) < 200
+    assert result.search(texts[3], top=2)["text"][0] == texts[3]
+    two = pd.Series([texts[1], texts[3]], index=[7, 9])
+    best = result.search(texts[3], two, top=1)
+    assert best["text"][0] == texts[3]
+    assert best["cosine"][0] == pytest.approx(1, abs=1e-4)
+    frame = pd.DataFrame({"a": some_texts(3), "b": some_texts(3, 1)})
+    with pytest.raises(DataError, match=r"2 columns of text. Name the one to read with column="):
+        quick(llama, frame)
+    with pytest.raises(DataError, match="no column 'c'"):
+        quick(llama, frame, column="c")
+    with pytest.raises(UnknownNameError, match="Did you mean 'max_length'"):
+        layerscope.improve(llama, some_texts(), max_len=64)

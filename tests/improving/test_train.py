@@ -59,11 +59,13 @@ def taught(llama, tmp_path_factory):
     return Lesson(TEXTS, Chosen(reader, Readout(), 2).encode(TEXTS), make_target(counts), "words")
 
 
-def train(model, taught, work=None, settings=QUICK, bar=None):
+def train(model, taught, work=None, settings=QUICK, bar=None, on_rows=None):
     today = lambda texts: np.random.default_rng(0).normal(size=(len(texts), 8))  # noqa: E731
     with training_folder(work) as folder:
         plan = TrainingPlan(folder, model.device, 0, None, RATE, settings=settings)
-        return train_student(model, 2, taught, today, plan, max_length=32, bar=bar or Silent())
+        return train_student(
+            model, 2, taught, today, plan, max_length=32, bar=bar or Silent(), on_rows=on_rows
+        )
 
 
 def reference_loss(student: np.ndarray, teacher: np.ndarray) -> float:
@@ -172,8 +174,6 @@ def test_a_stopped_training_goes_on_and_ends_as_one_that_was_not(llama, taught, 
     resumed = train(llama, taught, work=tmp_path, bar=bar).training
     assert begun == [("training|steps", 8, 4)]
     whole = train(llama, taught).training
-    assert np.allclose(resumed.curve, whole.curve, atol=1e-4)
-    assert resumed.curve[-1][0] == 8
     assert resumed.steps == whole.steps
     assert resumed.student == pytest.approx(whole.student, abs=1e-4)
 
@@ -200,10 +200,11 @@ def test_a_resumed_training_reads_as_many_texts_as_it_began_with(tmp_path):
 
 
 def test_a_training_that_finds_nothing_better_stops_early(llama, taught):
-    done = train(
-        llama, taught, settings={**QUICK, "max_steps": 400, "eval_steps": 1, "learning_rate": 0.5}
-    )
-    assert len(done.training.curve) <= done.training.steps + distill.PATIENCE
+    rows: list = []
+    settings = {**QUICK, "max_steps": 400, "eval_steps": 1, "learning_rate": 0.5}
+    done = train(llama, taught, settings=settings, on_rows=rows.append)
+    looks = [row["step"] for row in rows if "train/eval_agreement" in row]
+    assert len(looks) <= done.training.steps + distill.PATIENCE
 
 
 def test_improve_hands_over_a_student(llama, head_wins, here, tmp_path):

@@ -145,14 +145,12 @@ class Decision:
         """True if a candidate within the budget scores high enough."""
         return bool(self.near.any())
 
-    def resample(self) -> Resampled | None:
-        """Return how often resamples lead to the same candidate; None without resamples."""
+    @property
+    def certainty(self) -> float | None:
+        """The share of resamples that lead to the same candidate; None without resamples."""
         if self.expected.draws is None:
             return None
-        picks = self.rule.choose(self.expected.draws)
-        others = picks[picks != self.picked]
-        runner_up = int(np.bincount(others).argmax()) if len(others) else None
-        return Resampled(1 - len(others) / len(picks), runner_up)
+        return float((self.rule.choose(self.expected.draws) == self.picked).mean())
 
     @property
     def tied_layers(self) -> tuple[int, ...]:
@@ -165,14 +163,6 @@ class Decision:
             if tied and candidate.readout_name == chosen.readout_name
         }
         return tuple(sorted(layers | {chosen.layer}))
-
-
-@dataclass(frozen=True)
-class Resampled:
-    """The share of resamples in which the same candidate is picked, and the next in frequency."""
-
-    certainty: float
-    runner_up: int | None
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
 from layerscope.core.templates import POOLINGS, SLOT, get_template, names_of
 from layerscope.engines import Engine, ModelRecipe
-from layerscope.errors import ExportError, LayerscopeError
+from layerscope.errors import DataError, ExportError, LayerscopeError
 from layerscope.exporting.cutting import needs_filler
 from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.servers import facts_of, plan_formats
-from layerscope.improving.request import ImproveRequest, Sample, SearchTexts
+from layerscope.improving.request import LEAST_TEXTS, ImproveRequest, Sample, SearchTexts
 from layerscope.models import LoadedModel
 from layerscope.progress import OnRows, Progress
 from layerscope.vectors import VectorSpace, VectorStore, text_key
@@ -214,6 +214,17 @@ class Reader:
         keys = [text_key(text) for text in texts]
         return int(self._space(template).read_numbers(keys, "truncated").sum())
 
+    def check_differ(self, texts: Sequence[str]) -> None:
+        """Refuse texts that are the same once they are cut: no readout could tell them apart."""
+        tokenized = self.encoder(Readout(), 0).tokenize(texts)
+        distinct = len({tuple(text.ids) for text in tokenized})
+        if distinct < LEAST_TEXTS:
+            raise DataError(
+                f"of {len(texts)} texts only {distinct} differ once they are cut to "
+                f"{self.max_length} tokens; at least {LEAST_TEXTS} are needed. Raise max_length=, "
+                "or give texts that begin differently."
+            )
+
     def _space(self, template: str) -> VectorSpace:
         return open_space(self.store, self.model, get_template(template), self.max_length)
 
@@ -284,7 +295,7 @@ class Run:
     def config(self) -> dict[str, Any]:
         """Return what tells this run from others, for its manifest."""
         request = self.request
-        names = ("budget", "sample", "max_length", "seed", "center_on", "time")
+        names = ("budget", "keep", "sample", "max_length", "seed", "center_on", "time")
         return {
             "model": model_key(self.model.identity),
             "texts": {"fingerprint": self.sample.facts["fingerprint"], "kept": request.texts},

@@ -56,14 +56,6 @@ from layerscope.training.distill import MINUTES, TrainingPlan, embed_by_length, 
 PLAN = "plan.json"
 _TRAINING = "training"
 
-SCREEN = 200
-"""Texts on which all templates are compared; the best of them and the default are then compared on
-the whole sample."""
-
-SHARE = 0.25
-"""The most that reading further texts may cost unless all are wanted, as a share of what the choice
-costs."""
-
 TOGETHER = ("one-word", "topic", "intent")
 MORE_PROMPTS = 2
 """Two of the prompts `TOGETHER` teach a student beside the best one
@@ -140,19 +132,19 @@ def fit_reading(run: Run, judges: Judges, scored: Scored, outcome: Outcome) -> M
     if candidates.is_search:
         return _fit_sides(run, judges, candidates, outcome, chosen)
     if heads is not None:
-        head, notes = _fit_head(run, judges, scored, heads.teacher, candidate.layer)
+        head, notes = _fit_head(run, judges, heads.teacher, candidate.layer)
         return Made(outcome, replace(chosen, head=head), heads.teacher.describe(), notes=notes)
     if readout.centering == "corpus":
-        chosen = replace(chosen, head=_fit_mean(run, scored, chosen, candidate))
+        chosen = replace(chosen, head=_fit_mean(run, candidates, chosen, candidate))
     return Made(outcome, chosen)
 
 
-def _fit_mean(run: Run, scored: Scored, chosen: Chosen, candidate: Candidate) -> Head:
+def _fit_mean(run: Run, candidates: StoredCandidates, chosen: Chosen, candidate: Candidate) -> Head:
     """Return the mean of a candidate's vectors over the sample and further texts."""
     sample = run.sample
     count = len(sample.texts)
-    goal = texts_to_read(run, scored, [chosen])
-    mean = scored.candidates.mean(candidate)
+    goal = texts_to_read(run, [chosen])
+    mean = candidates.mean(candidate)
     if goal > count:
         _announce(run, goal)
         further = sample.first(goal)[count:]
@@ -163,13 +155,13 @@ def _fit_mean(run: Run, scored: Scored, chosen: Chosen, candidate: Candidate) ->
 
 
 def _fit_head(
-    run: Run, judges: Judges, scored: Scored, teacher: Teacher, layer: int
+    run: Run, judges: Judges, teacher: Teacher, layer: int
 ) -> tuple[Head, tuple[str, ...]]:
     """Return the head of a layer, fitted on the sample and further texts, and notes on it.
 
     Labels of classes shape the head; pairs do not, since it gains nothing.
     """
-    lesson = read_lesson(run, judges, scored, teacher, layer)
+    lesson = read_lesson(run, judges, teacher, layer)
     head = Ridge(lesson.plain, lesson.target).head()
     notes: tuple[str, ...] = ()
     labels = run.labels
@@ -232,7 +224,7 @@ class Lesson:
     teacher: str
 
 
-def read_lesson(run: Run, judges: Judges, scored: Scored, teacher: Teacher, layer: int) -> Lesson:
+def read_lesson(run: Run, judges: Judges, teacher: Teacher, layer: int) -> Lesson:
     """Read the texts that a head at a layer learns from, under its prompt and as plain text.
 
     Further prompts teach a student as well, unless that leaves fewer texts.
@@ -241,7 +233,7 @@ def read_lesson(run: Run, judges: Judges, scored: Scored, teacher: Teacher, laye
     place = teacher.candidate.layer
     readings = [Chosen(run.reader, Readout(), layer)]
     readings += [Chosen(run.reader, prompt, place) for prompt in prompts]
-    count = texts_to_read(run, scored, readings, judges.encoder)
+    count = texts_to_read(run, readings, judges.encoder)
     if run.request.train is not None:
         count = settle_count(run.work, config_key(run.config), count)
     _announce(run, count)
@@ -271,31 +263,23 @@ def teaching_prompts(run: Run, teacher: Teacher) -> list[Readout]:
     return [readout, *(replace(readout, template=name) for name in names[:MORE_PROMPTS])]
 
 
-def texts_to_read(
-    run: Run, scored: Scored, readings: Sequence[Chosen], encoder: Chosen | None = None
-) -> int:
+def texts_to_read(run: Run, readings: Sequence[Chosen], encoder: Chosen | None = None) -> int:
     """Return how many texts a fit reads in several ways, and with the encoder that teaches.
 
-    The minutes of a training decide; without one the number depends on the texts alone.
+    The minutes of a training decide; without one it is half as many again as are judged.
     """
     request = run.request
     sample = run.sample
-    drawn = len(sample.texts) + len(sample.more)
+    count = len(sample.texts)
+    drawn = count + len(sample.more)
     if request.center_on != "auto":
-        further = float(drawn if request.center_on == "all" else 0)
-    elif request.train is not None:
+        return drawn if request.center_on == "all" else count
+    further = count // 2
+    if request.train is not None:
         passes = [*readings, encoder] if encoder is not None else readings
         seconds = sum(seconds_per_text(reading.encode, sample.texts) for reading in passes)
-        further = 60 * (request.time or MINUTES) / seconds
-    else:
-        templates = [reading.readout.template for reading in readings]
-        tokens = run.reader.tokens(templates, sample.texts[:SCREEN])
-        tokens_per_text = sum(
-            tokens[reading.readout.template] * max(reading.layer, 1) / run.model.n_blocks
-            for reading in readings
-        )
-        further = SHARE * scored.spent / tokens_per_text
-    return min(drawn, len(sample.texts) + int(further))
+        further = int(60 * (request.time or MINUTES) / seconds)
+    return min(drawn, count + further)
 
 
 def _announce(run: Run, count: int) -> None:
@@ -358,7 +342,7 @@ def train_blocks(run: Run, judges: Judges, scored: Scored, outcome: Outcome, tod
     assert heads is not None
     request = run.request
     layer = outcome.candidate.layer
-    lesson = read_lesson(run, judges, scored, heads.teacher, layer)
+    lesson = read_lesson(run, judges, heads.teacher, layer)
     with training_folder(run.work) as folder:
         minutes = request.time or MINUTES
         plan = TrainingPlan(
@@ -439,11 +423,6 @@ def train_student(
         scores.append(measure(encoder, checked))
     before, after = scores
     now = agreement(today(texts_at(checked)), lesson.target[checked])
-    curve = [
-        (entry["step"], entry["eval_agreement"])
-        for entry in state.log_history
-        if "eval_agreement" in entry
-    ]
     training = Training(
         teacher=lesson.teacher,
         blocks=layer,
@@ -456,7 +435,6 @@ def train_student(
         today=float(now.mean()),
         over_head=_interval(after - before),
         over_today=_interval(after - now),
-        curve=tuple(curve),
     )
     return Student(_as_loaded(student, model, training), head_of(student), training)
 

@@ -54,7 +54,6 @@ from layerscope.improving.candidates import (
     template_of,
 )
 from layerscope.improving.fit import (
-    SCREEN,
     Made,
     find_teacher,
     fit_heads,
@@ -88,6 +87,10 @@ from layerscope.improving.words import (
 from layerscope.maps import LayerMap
 from layerscope.progress import announce
 
+SCREEN = 200
+"""Texts on which all templates are compared; the best of them and the default are then compared on
+the whole sample."""
+
 SCREENED_BEST = 1
 """Templates that are compared on the whole sample, besides the default's."""
 
@@ -102,6 +105,7 @@ def improve_texts(run: Run) -> Improved:
     """Choose how a language model is read on texts, and make the model that was chosen."""
     request = run.request
     texts = run.sample.texts
+    run.reader.check_differ(texts)
     judges = make_judges(run)
     if judges.is_model_alone and lack_words(texts):
         if request.train is not None or request.budget is not None:
@@ -157,13 +161,12 @@ def score_candidates(run: Run, judges: Judges) -> Scored:
         f"{len(candidates)} layers × readouts of {model.name} on {len(texts)} of "
         f"{run.sample.total} texts, judged by {judges.name}",
     )
-    spent = _count_tokens(judges, tokens, len(texts))
     if run.search is None and len(names) > SCREENED_BEST + 1 and len(texts) > SCREEN:
         total = _read_and_score(run, judges, candidates, texts[:SCREEN], tokens).total
         best = _best_templates(total, candidates)
         candidates = [item for item in candidates if template_of(item) in best]
     scored = _read_and_score(run, judges, candidates, texts, tokens)
-    return replace(scored, spent=spent, notes=judges.notes)
+    return replace(scored, notes=judges.notes)
 
 
 def student_budget(run: Run) -> float:
@@ -174,19 +177,6 @@ def student_budget(run: Run) -> float:
             f"budget={budget:g} allows no block to train; one costs {1 / run.model.n_blocks:.2g}."
         )
     return budget
-
-
-def _count_tokens(judges: Judges, tokens: dict[str, float], count: int) -> float:
-    """Return about how many tokens a choice on `count` texts reads."""
-    longest = max(tokens.values())
-    screened = SCREEN if len(tokens) > SCREENED_BEST + 1 and count > SCREEN else count
-    spent = screened * sum(tokens.values())
-    spent += (count - screened) * (tokens["plain"] + SCREENED_BEST * longest)
-    if judges.reads_parts:
-        spent *= 2.7  # a text, most of it, and its halves
-    if judges.takes_second_opinion:
-        spent += parts_of(count) * 1.7 * longest
-    return spent
 
 
 def _read_and_score(
@@ -211,7 +201,7 @@ def _read_and_score(
         sources.append(judge.judge(stored, seed=run.request.seed))
         run.bar.advance(1)
     total = judges.combine(sources)
-    return Scored(stored, opened, tuple(sources), total, tokens, spent=0.0)
+    return Scored(stored, opened, tuple(sources), total, tokens)
 
 
 def _best_templates(scores: Scores, candidates: Sequence[Candidate]) -> set[str]:

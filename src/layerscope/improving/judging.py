@@ -345,8 +345,7 @@ class Judges:
 class Scored:
     """Candidates with their scores: of each judge, and `total` of all together.
 
-    `tokens` are the mean tokens per text under each template, and `spent` the tokens that the
-    choice reads.
+    `tokens` are the mean tokens per text under each template.
     """
 
     candidates: StoredCandidates
@@ -354,7 +353,6 @@ class Scored:
     sources: tuple[Scores, ...]
     total: Scores
     tokens: dict[str, float]
-    spent: float
     notes: tuple[str, ...] = ()
 
 

@@ -68,9 +68,9 @@ class ImproveRequest:
     @property
     def further_texts(self) -> int:
         """Return how many texts are drawn beside the sample, for a fit on more than are judged."""
-        if self.train is None and self.center_on != "all":
-            return (MORE - 1) * self.sample
-        return MOST_FITTED - self.sample
+        if self.center_on == "all" or self.train is not None:
+            return max(0, MOST_FITTED - self.sample)
+        return (MORE - 1) * self.sample
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,7 @@ class Training:
     """A student compared with the head that it began with, and with today's reading.
 
     `head`, `student` and `today` are agreements with the teacher on `checked` texts that nothing
-    was fitted on. `over_head` and `over_today` are 95 % intervals of the student's gains. `curve`
-    has the steps at which the student was measured on other texts, and its agreement there.
+    was fitted on. `over_head` and `over_today` are 95 % intervals of the student's gains.
     """
 
     teacher: str
@@ -66,7 +65,6 @@ class Training:
     today: float
     over_head: Range
     over_today: Range
-    curve: tuple[tuple[int, float], ...] = ()
 
     @property
     def is_better(self) -> bool:
@@ -153,7 +151,6 @@ def describe(
         after=after,
         table=_table(decision, candidates, scores),
     )
-    resampled = decision.resample()
     evidence = Evidence(
         judge=judges.name,
         kept_default=decision.chosen == baseline,
@@ -162,7 +159,7 @@ def describe(
         after=after,
         interval=(decision.claim.gain.low, decision.claim.gain.high),
         near=int(decision.near.sum()),
-        certainty=None if resampled is None else resampled.certainty,
+        certainty=decision.certainty,
         relative_cost=chosen.cost,
         encoder=judges.trained_encoder,
     )

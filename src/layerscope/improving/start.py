@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,7 +19,6 @@ from layerscope.cache import cache_dir
 from layerscope.choose.labels import read_labels
 from layerscope.command import Command
 from layerscope.core.heads import LEAST_TEXTS
-from layerscope.core.identity import model_key
 from layerscope.core.runs import MANIFEST
 from layerscope.engines import Engine
 from layerscope.errors import (
@@ -49,7 +47,6 @@ from layerscope.store.atomic import lock_beside
 from layerscope.store.folder import config_key, is_complete
 from layerscope.training.distill import check_settings
 from layerscope.vectors import VectorStore
-from layerscope.version import VERSION
 
 CENTER_ON = ("auto", "all", "sample")
 
@@ -120,8 +117,8 @@ def improve(
       (`layerscope verify --for`): other readouts are no candidates, and a graph or GGUF file that
       they need is written.
     - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`
-      (of more than 50,000, a part drawn at random), or `auto` (as many as take a quarter of the
-      time of the choice).
+      (of more than 50,000, a part drawn at random), or `auto` (half as many again as those judged
+      on).
     - `train`: train the blocks that are kept too (of a language model with a head), in at most
       `time` minutes (30 if not given). Without a budget the model keeps half of its blocks. Or
       settings of sentence-transformers' trainer: `train={"per_device_train_batch_size": 64}`.
@@ -338,20 +335,7 @@ def improve_encoder(run: Run, folder: Path) -> FasterEncoder:
     _check_opens(folder, request.servers)
     queries = [] if run.search is None else run.search.queries
     texts = Texts.divide(sample.name, sample.facts, [*sample.texts, *sample.more], queries)
-    config: dict[str, Any] = {
-        "model": model_key(run.model.identity),
-        "texts": sample.facts["fingerprint"],
-        "queries": sha256("\n".join(queries).encode()).hexdigest() if queries else None,
-        "count": len(texts.fitted),
-        "labels": None if run.labels is None else run.labels.fingerprint,
-        "max_length": request.max_length,
-        "budget": request.budget,
-        "keep": request.keep,
-        "seed": request.seed,
-        "train": None if request.train is None else dict(request.train),
-        "time": request.time,
-        "layerscope": VERSION,
-    }
+    config = run.config
     if request.out is not None and is_done(request, config):
         return FasterEncoder.load(request.out)
     encoder = Encoder.open(folder, run.model.device, run.model.dtype, request.max_length)
