@@ -112,7 +112,7 @@ def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  
             [row for shard in plan.shards[start:stop] for row in reading.rows(shard)]
             for start, stop in pairwise([*starts, len(plan.shards)])
         ]
-        views = (reading.views(shard).rows for shard in plan.shards if config.n_views)
+        views = (reading.views(shard) for shard in plan.shards if config.n_views)
         for ids in chain(sets, views):
             groups = plan_batches([len(row) for row in ids], tokens)
             batches += [
