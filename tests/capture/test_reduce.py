@@ -62,14 +62,6 @@ def test_padding_enters_no_number(family: str) -> None:
             )
 
 
-def test_the_padding_id_does_not_matter() -> None:
-    model = tiny_model("llama")
-    one, other = (read(model, IDS, pad=pad) for pad in (0, 77))
-    assert np.array_equal(one.pooled, other.pooled)
-    for name in one.tokens:
-        assert np.array_equal(one.tokens[name], other.tokens[name], equal_nan=True)
-
-
 @pytest.mark.parametrize("width", [16, 4], ids=["fewer tokens than dimensions", "more tokens"])
 @pytest.mark.parametrize("rubbish", [1e30, float("nan"), float("inf")])
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
@@ -127,11 +119,6 @@ def test_the_sink_is_found_before_the_final_norm_hides_it() -> None:
     )
 
 
-def test_pooled_only() -> None:
-    states = torch.randn(4, 17, 16)
-    assert reduce_states(make_batch(IDS, 0), [states], token_level=False).tokens == {}
-
-
 @pytest.mark.parametrize(
     ("value", "word"), [(float("nan"), "NaN"), (float("inf"), "infinite values")]
 )
@@ -145,15 +132,6 @@ def test_states_that_are_not_finite_name_the_site(value: float, word: str) -> No
         reduce_states(make_batch(IDS, 0), [good, bad])
     with pytest.raises(NonFiniteStatesError, match=r"float16\).*use dtype='bfloat16' or 'float32'"):
         reduce_states(make_batch(IDS, 0), [good.half(), bad.half()])
-
-
-def test_a_model_with_nan_weights_is_told_at_the_first_bad_layer() -> None:
-    model = tiny_model("llama")
-    with torch.no_grad():
-        model.anatomy.blocks[1].mlp.down_proj.weight[0, 0] = torch.nan
-    with pytest.raises(NonFiniteStatesError, match=r"block\.1 \(layer 2"):
-        read(model, IDS)
-    assert hooks_on(model.module) == 0
 
 
 def _llama(blocks: int) -> LoadedModel:

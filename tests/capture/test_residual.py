@@ -50,13 +50,6 @@ def test_swapped_branches_are_caught(family: str) -> None:
     assert hooks_on(model.module) == 0
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", "mamba", "mamba2", "llama"])
-def test_a_norm_taken_for_a_branch_is_caught(family: str) -> None:
-    model = tiny_model(family)
-    with pytest.raises(ModelError, match=r"does not hold at block\.0"):
-        check(model, relabeled(model.anatomy, attn="norm1"))
-
-
 def test_branches_before_their_post_norm_are_caught() -> None:
     model = tiny_model("gemma3")
     taps = [
@@ -64,12 +57,4 @@ def test_branches_before_their_post_norm_are_caught() -> None:
         for t, b in zip(model.anatomy.taps, model.anatomy.blocks, strict=True)
     ]
     with pytest.raises(ModelError, match=r"does not hold at block\.0 "):
-        check(model, replace(model.anatomy, taps=taps))
-
-
-def test_one_wrong_block_is_named() -> None:
-    model = tiny_model("gpt_neox")
-    taps = [dict(t) for t in model.anatomy.taps]
-    taps[1]["mlp"] = taps[1]["norm2"]
-    with pytest.raises(ModelError, match=r"does not hold at block\.1 "):
         check(model, replace(model.anatomy, taps=taps))

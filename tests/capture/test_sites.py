@@ -82,9 +82,7 @@ def test_parallel_blocks_have_no_mid() -> None:
 def test_mamba_has_a_single_branch(family: str) -> None:
     assert names(["block.0.*"], family) == ["block.0.norm1", "block.0.attn"]
     for part in ("mid", "mlp", "norm2"):
-        with pytest.raises(
-            LayerscopeError, match=f"no '{part}' state.*single blocks"
-        ):
+        with pytest.raises(LayerscopeError, match=f"no '{part}' state.*single blocks"):
             names([f"block.0.{part}"], family)
 
 

@@ -66,11 +66,6 @@ def test_types_of_parquet(tmp_path: Path, kind: pa.DataType) -> None:
     assert corpus.source["column"] == "body"
 
 
-def test_parquet_written_by_pandas(tmp_path: Path) -> None:
-    pd.DataFrame({"a": TEXTS, "b": TEXTS[::-1]}).to_parquet(tmp_path / "t.parquet")
-    assert load_corpus(tmp_path / "t.parquet", column="b").texts == TEXTS[::-1]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "column", "texts"),
     [

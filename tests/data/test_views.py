@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,30 +33,12 @@ def test_any_text(text: str, seed: int, view: int, strength: float) -> None:
         assert made == text
 
 
-@settings(max_examples=50)
-@given(st.lists(anything, min_size=1, max_size=6), st.randoms(use_true_random=False))
-def test_order_does_not_matter(texts: list[str], rng: random.Random) -> None:
-    made = dict(zip(texts, make_views(texts, 3, seed=5), strict=True))
-    moved = list(texts)
-    rng.shuffle(moved)
-    assert make_views(moved, 3, seed=5) == [made[text] for text in moved]
-    assert make_views(moved[:1], 2, seed=5) == [made[moved[0]][:2]]
-
-
 def test_the_same_on_every_machine() -> None:
     """These come from one machine; another, or a later Python, must give them too."""
     text = "Layers in the middle often hold more."
     assert augment(text, seed=0, view=0) == "yLae rs in the mid dle ocren h9bj mnofwe."
     assert augment("Größe und Maß: 1234 Äpfel", seed=7, view=3) == "röe und Maß: 1 234 Äleld"
     assert augment("日本語のテキストです", seed=1, view=1) == "日 語スのテ語ストです"
-
-
-def test_global_streams_are_left_alone() -> None:
-    random.seed(1)
-    np.random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist()
-    make_views(["some words to change", "and others"], 2, seed=0)
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
 def test_the_strength_on_a_long_text() -> None:

@@ -48,11 +48,6 @@ def test_the_three_filters() -> None:
     assert kept(TEXTS, "none") == (TEXTS, {})
 
 
-def test_thirty_tokens_are_enough() -> None:
-    assert kept(["w " * 29, "w " * 30], "paper") == (["w " * 30], {"short": 1})
-    assert kept(["abcdefghi", "abcdefghij"], "released") == (["abcdefghij"], {"short": 1})
-
-
 def test_in_load_corpus() -> None:
     corpus = load_corpus(["", *TEXTS], text_filter="paper")
     assert corpus.texts == (PARAGRAPH,)

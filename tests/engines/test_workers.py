@@ -50,10 +50,6 @@ def test_known_clusters(
     assert place(machines, items=100, **request) == wanted  # type: ignore[arg-type]
 
 
-def test_no_more_workers_than_items() -> None:
-    assert place([machine(8)], 3, None, None).workers == 3
-
-
 @pytest.mark.parametrize(
     ("workers", "gpus", "message"),
     [
@@ -65,11 +61,6 @@ def test_no_more_workers_than_items() -> None:
 def test_wrong_requests(workers: int | None, gpus: float | None, message: str) -> None:
     with pytest.raises(LayerscopeError, match=message):
         check_request(workers, gpus)
-
-
-def test_more_gpus_than_a_machine_has() -> None:
-    with pytest.raises(LayerscopeError, match="no machine of the cluster has more than 1"):
-        place([machine(4, gpus=1)], 10, None, 2.0)
 
 
 @given(

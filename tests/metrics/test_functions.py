@@ -185,19 +185,6 @@ def test_dime_of_two_clusters():
     assert seen == {True, False}
 
 
-def test_dime_without_structure_is_zero():
-    rng = np.random.default_rng(0)
-    estimate = compute("dime", rng.normal(size=(40, 2, 3)), Options(permutations=40))
-    spread = estimate.se * math.sqrt(40)  # the pairing is one permutation like the others
-    assert abs(estimate.value) < 4 * spread
-
-
-def test_dime_of_related_views_is_positive():
-    rng = np.random.default_rng(0)
-    a = rng.normal(size=(40, 1, 3))
-    assert value("dime", np.concatenate([a, a + 0.1 * rng.normal(size=a.shape)], axis=1)) > 0.1
-
-
 def _exact_lidar(views: np.ndarray, delta: float) -> float:
     """LiDAR with sixty digits."""
     mp = pytest.importorskip("mpmath")

@@ -146,14 +146,6 @@ def test_influence_is_the_derivative_in_a_prompts_weight(name, d):
     assert_is_derivative(s, of_samples(name, s), WEIGHTED[name], 1e-5 if rough else 1e-6)
 
 
-def test_influences_follow_the_keys():
-    s = draw(12, 5, 0)
-    for name in WEIGHTED:
-        canonical = of_samples(name, s).influence
-        sorted_samples = subset(s, np.argsort(s.keys))
-        np.testing.assert_allclose(of_samples(name, sorted_samples).influence, canonical, atol=1e-9)
-
-
 # spectra: folds of prompts left out
 # ---------------------------------------------------------------------------------
 
@@ -235,26 +227,6 @@ def test_lidar_of_few_prompts_in_many_dimensions(monkeypatch):
     plain = SiteVectors(views[:, 0], views)
     expected = estimate_vectors(get_metric("lidar"), plain, Options())
     assert (found.value, found.se) == pytest.approx((expected.value, expected.se), rel=1e-10)
-
-
-def test_lidar_factors_few_scatter_matrices(monkeypatch):
-    """One for all prompts and one for each size of a fold, not one for each fold."""
-    views = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 3, 64)))
-    seen = []
-    own = torch.linalg.cholesky_ex
-    monkeypatch.setattr(
-        torch.linalg, "cholesky_ex", lambda matrix: seen.append(len(matrix)) or own(matrix)
-    )
-    estimate_vectors(get_metric("lidar"), SiteVectors(views[:, 0], views), Options())
-    assert seen.count(64) == 3
-
-
-def test_folds_follow_the_keys():
-    for n, d in [(30, 8), (30, 60)]:
-        s = draw(n, d, 0)
-        for name in SPECTRAL:
-            shuffled = subset(s, np.random.default_rng(3).permutation(n))
-            assert of_samples(name, shuffled).se == pytest.approx(of_samples(name, s).se, rel=1e-7)
 
 
 # (b) the implied spread is the true spread
@@ -401,23 +373,12 @@ def test_dimes_interval_covers(d):
     assert narrow < 0.75
 
 
-def test_dime_of_two_prompts_has_no_interval():
-    assert math.isnan(of_samples("dime", draw(2, 6, 0)).se)
-
-
 # (c) the interval itself
 # ----------------------------------------------------------------------------------------------
 
 
 def mean_estimate(values: np.ndarray) -> Estimate:
     return Estimate(values.mean(), len(values), 1, (values - values.mean()) / len(values))
-
-
-def test_seeds():
-    estimate = mean_estimate(np.random.default_rng(0).normal(size=50))
-    assert interval(estimate, seed=3) == interval(estimate, seed=3)
-    assert interval(estimate) == interval(estimate, seed=0)
-    assert interval(estimate, seed=3) != interval(estimate, seed=4)
 
 
 def test_of_a_mean_is_the_percentile_bootstrap():
@@ -486,15 +447,3 @@ def test_scaled_and_mapped():
 
 # (d) why not the plain bootstrap
 # --------------------------------------------------------------------------------------
-
-
-def test_the_plain_bootstrap_misses_the_value_it_is_of():
-    """With N < D a prompt drawn twice is one direction, not two: every resample has less entropy
-    than the data."""
-    s = draw(40, 100, 0)
-    value = ref.dataset_entropy(s.pooled)
-    rng = np.random.default_rng(0)
-    resampled = [ref.dataset_entropy(s.pooled[rng.integers(0, 40, 40)]) for _ in range(60)]
-    assert np.quantile(resampled, 0.975) < value
-    low, high = interval(of_samples("dataset_entropy", s))
-    assert low < value < high

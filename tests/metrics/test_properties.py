@@ -102,14 +102,6 @@ def test_theorem_1_the_right_way_round(z):
     assert large <= rank + TINY
 
 
-def test_counter_example_to_the_printed_theorem_1():
-    """σ = (2, 1): effective rank exp(H(2/3, 1/3)) = 1.89, exp(S_1) = exp(H(4/5, 1/5)) = 1.65."""
-    lam = torch.tensor([4.0, 1.0], dtype=torch.float64)
-    assert effective_rank(lam).item() == pytest.approx(3 / 2 ** (2 / 3), abs=1e-12)
-    assert entropy_rank(lam).item() == pytest.approx(5 / 4**0.8, abs=1e-12)
-    assert effective_rank(lam) > entropy_rank(lam)
-
-
 @quick
 @given(spectra())
 def test_continuous_in_alpha(spectrum):
@@ -133,16 +125,6 @@ def test_continuous_in_alpha(spectrum):
             abs(spectrum_entropy(p, alpha).item() - s)
             <= 3 * (math.log(len(p)) + abs(s)) / alpha + 1e-12
         )
-
-
-def test_alpha_2_needs_no_eigenvalues():
-    z = tensor(np.random.default_rng(0).normal(size=(6, 9)))
-    gram = z @ z.mT
-    by_norm = -math.log((gram**2).sum() / gram.trace() ** 2)
-    assert gram_entropy(gram, 2).item() == pytest.approx(by_norm, abs=1e-12)
-    assert spectrum_entropy(torch.linalg.eigvalsh(gram), 2).item() == pytest.approx(
-        by_norm, abs=1e-12
-    )
 
 
 def test_negative_eigenvalues_are_rounding():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
-from layerscope.metrics.tokens import Sink, curvatures, find_sink, prompt_entropies, without_token
+from layerscope.metrics.tokens import Sink, find_sink, prompt_entropies
 from tests.metrics import reference as ref
 from tests.metrics.support import compute, make_samples, measure_tokens, of_samples, pad, tensor
 
@@ -86,25 +86,6 @@ def test_rows_and_alpha(path, rows, alpha):
     assert out.entropy["drop"].numpy() == close(np.array(without), abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_gram_path_equals_the_direct_formulas(kind):
-    states, mask = pad(prompts("gram", kind))
-    sink = find_sink(states, mask)
-    out = measure_tokens(states, mask, sink, Options())
-    dropped = without_token(mask, sink.position)
-    tolerance = 1e-6 if kind == "repeats" or "huge" in kind else 1e-9
-    for name, kept in {"keep": mask, "drop": dropped}.items():
-        torch.testing.assert_close(
-            out.entropy[name], prompt_entropies(states, kept), rtol=0, atol=1e-9, equal_nan=True
-        )
-        bent, flat = curvatures(states, kept)
-        torch.testing.assert_close(
-            out.curvature[name], bent, rtol=0, atol=tolerance, equal_nan=True
-        )
-        if name == "keep":
-            assert out.flat.tolist() == flat.tolist()
-
-
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("filling", [1e6, float("nan"), float("inf")])
 @pytest.mark.parametrize("path", LENGTHS)
@@ -159,28 +140,6 @@ def test_a_token_that_equals_the_mean_has_no_direction():
         assert prompt_entropies(states).item() == close(np.log(2), abs=1e-6)
 
 
-def test_the_sink_is_what_makes_the_valley():
-    """Method §6: one massive token in the mean makes the others look alike; without it the entropy
-    is back."""
-    rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(1, 64, 128))
-    tokens[0, 0] *= 200
-    states = tensor(tokens)
-    out = measure_tokens(states, None, find_sink(states), Options())
-    assert out.entropy["keep"].item() < 1.0
-    assert out.entropy["drop"].item() > 3.5
-
-
-def test_what_is_not_asked_for_is_not_computed():
-    states, mask = pad(prompts("gram", "plain"))
-    out = measure_tokens(states, mask, None, Options(), entropy=False)
-    assert out.entropy == {}
-    assert set(out.curvature) == {"keep"}
-    out = measure_tokens(states, mask, find_sink(states, mask), Options(), curvature=False)
-    assert out.curvature == {}
-    assert set(out.entropy) == {"keep", "drop"}
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "repeats"])
 @pytest.mark.parametrize("path", LENGTHS)
@@ -226,13 +185,6 @@ def test_clamped_gram_of_prompts(rows, d):
         ref.clamped_entropy(ref.prepare(ref.without(t, ref.sink(t)[0]), rows)) for t in short
     ]
     assert out.entropy["drop"].numpy() == close(np.array(dropped), abs=1e-9)
-
-
-def test_clamped_gram_of_a_prompt_longer_than_wide():
-    """The D×D side is clamped there."""
-    t = np.random.default_rng(0).normal(size=(11, 4))
-    ours = compute("prompt_entropy", tensor(t)[None], Options(clamp_gram=True)).value
-    assert ours == close(ref.clamped_entropy(ref.prepare(t, "centered-unit")), abs=1e-9)
 
 
 @both

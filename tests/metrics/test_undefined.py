@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.errors import UnknownNameError
 from layerscope.metrics import (
     Options,
     get_metric,
@@ -57,11 +56,6 @@ def test_short_prompts_are_counted_not_averaged():
         assert all(math.isfinite(x) for x in interval(result))
 
 
-@pytest.mark.parametrize("length", [1, 2])
-def test_only_short_prompts(length):
-    assert_no_value(estimate("curvature", [GOOD[:length]] * 3), 3)
-
-
 @pytest.mark.parametrize("rows", ["centered", "centered-unit"])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0, math.inf])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -94,23 +88,7 @@ def test_equal_tokens_beside_a_sink(length, dtype):
         assert out.flat.item() == length - 2
 
 
-def test_a_prompt_of_no_tokens_is_counted():
-    states, mask = torch.randn(3, 4, 8), torch.ones(3, 4, dtype=torch.bool)
-    mask[1] = False
-    out = measure_tokens(states, mask, find_sink(states, mask), Options())
-    for values in (*out.entropy.values(), *out.curvature.values()):
-        assert torch.isnan(values).tolist() == [False, True, False]
-
-
-def test_one_token_prompts_with_the_sink_left_out():
-    states = torch.randn(2, 1, 8)
-    out = measure_tokens(states, None, find_sink(states), Options())
-    for values in (*out.entropy.values(), *out.curvature.values()):
-        assert torch.isnan(values).all()
-
-
 POOLED = sorted(n for n, m in metrics().items() if m.info.level == "pooled")
-VIEWS = sorted(n for n, m in metrics().items() if m.info.level == "views")
 
 
 @pytest.mark.parametrize("n", [3, 7, 30])
@@ -199,13 +177,3 @@ def test_bad_rows(rows):
             compute(name, s.views, Options(view_rows=rows))
     with pytest.raises(ValueError, match=message):
         compute("lidar", s.views, Options(lidar_rows=rows))
-
-
-def test_bad_normalization():
-    with pytest.raises(ValueError, match="normalization must be one of"):
-        compute("dataset_entropy", GOOD, normalization="log")
-
-
-def test_names():
-    with pytest.raises(UnknownNameError, match="dataset_entropy"):
-        get_metric("dataset_entrpy")

@@ -115,11 +115,6 @@ def test_padding_changes_nothing_on_real_tokens(name: str) -> None:
         model.forward(ids, mask.flip(1))
 
 
-def test_neox_residual_follows_the_config() -> None:
-    assert tiny_model("gpt_neox").anatomy.residual == "parallel"
-    assert tiny_model("gpt_neox_sequential").anatomy.residual == "sequential"
-
-
 def test_unknown_family_suggests() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'llama'"):
         family_for(build_tiny("llama"), "lama")

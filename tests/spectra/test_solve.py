@@ -38,12 +38,6 @@ def test_against_numpy(batch, n):
     assert_numpy(matrices, eigvalsh(matrices))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_keeps_the_dtype(dtype):
-    matrices = symmetric(4, 6, 6, dtype=dtype)
-    assert_numpy(matrices, eigvalsh(matrices))
-
-
 @pytest.mark.parametrize("shape", [(0, 5, 5), (3, 0, 5, 5), (0, 0), (4, 0, 0)])
 def test_of_nothing(shape):
     assert eigvalsh(torch.zeros(shape)).shape == shape[:-1]
@@ -57,25 +51,12 @@ def test_ascending_and_unchanged_input():
     assert torch.equal(matrices, before)
 
 
-def test_views_that_are_not_contiguous():
-    matrices = symmetric(5, 9, 9).permute(1, 2, 0).contiguous().permute(2, 0, 1)
-    assert not matrices.is_contiguous()
-    assert_numpy(matrices, eigvalsh(matrices))
-
-
 def test_leaves_the_callers_threads_alone(threads):
     eigvalsh(symmetric(6, 12, 12))
     assert torch.get_num_threads() == threads
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(eigvalsh, symmetric(6, 12, 12)).result().shape == (6, 12)
     assert torch.get_num_threads() == threads
-
-
-def test_from_several_threads_at_once():
-    batches = [symmetric(5, 10, 10, seed=i) for i in range(24)]
-    with ThreadPoolExecutor(6) as pool:
-        for matrices, solved in zip(batches, pool.map(eigvalsh, batches), strict=True):
-            assert_numpy(matrices, solved)
 
 
 def test_inside_inference_mode():
@@ -106,8 +87,3 @@ def test_work_inside_work_does_not_wait_for_itself():
     batches = [symmetric(4, 6, 6, seed=i) for i in range(8)]
     for matrices, solved in zip(batches, map_concurrently("test", eigvalsh, batches), strict=True):
         assert_numpy(matrices, solved)
-
-
-def test_an_error_in_a_worker_is_the_callers():
-    with pytest.raises(ZeroDivisionError):
-        list(map_concurrently("test", lambda x: 1 / x, [1, 0]))

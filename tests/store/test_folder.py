@@ -20,7 +20,6 @@ from layerscope.errors import RunFolderError
 from layerscope.store import RunFolder, checked
 from layerscope.store.atomic import run_lock
 from layerscope.store.checked import check_files
-from layerscope.store.folder import config_key
 from layerscope.vectors import Shard, VectorSpace
 
 CONFIG = {
@@ -84,12 +83,6 @@ def test_a_run_starts_resumes_and_finishes(tmp_path: Path) -> None:
         assert not (folder.path / "run.lock").exists()  # nothing to write
     with folder.session("profile", CONFIG, finished=lambda manifest: False) as session:
         assert not session.finished
-
-
-def test_keys_do_not_depend_on_the_order_of_settings() -> None:
-    turned = {name: dict(reversed(value.items())) for name, value in reversed(CONFIG.items())}
-    assert config_key(turned) == config_key(CONFIG)
-    assert config_key({**CONFIG, "more": 1}) != config_key(CONFIG)
 
 
 def test_another_run_is_refused_with_what_differs_or_replaced(tmp_path: Path) -> None:

@@ -247,9 +247,9 @@ def test_overwrite_computes_again(
     other_norm = r"which differs in profile\.final_norm: \"applied\" there, \"raw\""
     with pytest.raises(RunFolderError, match=other_norm):
         profile(model, texts, out=tmp_path, final_norm="raw", **OPTIONS)
-    with pytest.raises(RunFolderError, match="differs in the data"):
+    with pytest.raises(RunFolderError, match="differs in corpus"):
         profile(model, texts[1:], out=tmp_path, **OPTIONS)
-    with pytest.raises(RunFolderError, match="differs in model.weights_sha256"):
+    with pytest.raises(RunFolderError, match=r"differs in model\.weights_sha256"):
         profile(tiny_model("llama", seed=1), texts, out=tmp_path, **OPTIONS)
     pd.testing.assert_frame_equal(Profile.load(tmp_path).table, first.table)  # nothing was touched
     count = len(written)

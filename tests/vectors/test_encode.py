@@ -83,15 +83,6 @@ def test_every_readout_from_the_store(
     assert largest < 2e-5
 
 
-def test_order_and_repeats_do_not_matter(tmp_path: Path) -> None:
-    space = encode_texts(VectorStore(tmp_path), tiny_model(), "plain", ["mean/raw"])
-    keys = [text_key(text) for text in TEXTS]
-    rows = space.read(keys, "mean/raw", "block.1")
-    np.testing.assert_array_equal(rows[0], rows[3])
-    np.testing.assert_array_equal(rows[::-1], space.read(keys[::-1], "mean/raw", "block.1"))
-    assert len(np.unique(rows, axis=0)) == 6
-
-
 def test_a_text_without_a_token_has_a_vector(tmp_path: Path) -> None:
     model = tiny_model()
     model._tokenizer.backend_tokenizer.post_processor = None

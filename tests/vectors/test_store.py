@@ -166,20 +166,6 @@ def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def test_descriptions_that_json_would_confuse_are_told_apart(tmp_path: Path) -> None:
-    store = VectorStore(tmp_path)
-    for a, b in [
-        ({"x": 1}, {"x": True}),
-        ({"x": 1}, {"x": 1.0}),
-        ({"x": "1"}, {"x": 1}),
-        ({"x": None}, {}),
-    ]:
-        assert store.space(a).key != store.space(b).key
-    assert space_key({"x": "\ud83d\ude42"}) != space_key({"x": "🙂"})
-    odd = store.space({"x": "\ud83d"})
-    assert VectorStore(tmp_path).space({"x": "\ud83d"}).key == odd.key
-
-
 WRITER = """
 import sys
 import numpy as np
@@ -286,18 +272,6 @@ def test_a_full_disk_is_explained_and_leaves_nothing(
     assert stored(space, keys_of("ab"), [KIND], SITES).all()
 
 
-def test_size_is_that_of_the_files(tmp_path: Path) -> None:
-    store = VectorStore(tmp_path / "store")
-    assert store.size() == 0
-    for revision in ("one", "two"):
-        space = store.space({**HERE, "revision": revision})
-        for start in range(0, 20, 5):
-            texts = range(start, start + 5)
-            vectors = {KIND: vectors_of(texts)}
-            space.add(Shard(keys_of(texts), SITES, vectors, {"tokens": np.arange(5)}))
-    assert store.size() == files_size(tmp_path)
-
-
 def filled(store: VectorStore, names: str, age: float = 0.0) -> dict[str, VectorSpace]:
     """Spaces used one after the other, the last one `age` seconds ago, each about 30 KB."""
     spaces = {}
@@ -389,24 +363,6 @@ def test_a_store_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
         folder.chmod(0o755)
 
 
-def test_keys_that_share_bytes_or_hold_zeros_are_told_apart(tmp_path: Path) -> None:
-    space = VectorStore(tmp_path).space(HERE)
-    keys = [
-        b"\0" * 32,
-        b"\0" * 31 + b"\1",
-        b"\1" + b"\0" * 31,
-        b"\0" * 8 + b"\xff" * 24,
-        b"\xff" * 32,
-        b"\xff" * 31 + b"\0",
-    ]
-    rows = np.arange(18, dtype=np.float32).reshape(3, 6, 1)
-    for half in (slice(0, 6, 2), slice(1, 6, 2)):
-        space.add(Shard(keys[half], SITES, {KIND: rows[:, half]}))
-    assert np.array_equal(space.read(keys, KIND, SITES[1]), rows[1])
-    near = [key[:-1] + b"\7" for key in keys] + [b"\0" * 8 + b"\xfe" * 24]
-    assert not stored(space, near, [KIND], SITES).any()
-
-
 def test_damaged_vectors_and_numbers_are_encoded_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -439,26 +395,6 @@ def test_damaged_vectors_and_numbers_are_encoded_again(
         assert "is damaged" in caplog.text
         fill(reader, first)
         assert np.array_equal(reader.read(keys_of(first), KIND, SITES[-1]), vectors_of(first)[-1])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the limit of open files is one of POSIX")
-def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
-    import resource
-
-    space = VectorStore(tmp_path).space({"model": "m"})
-    keys = [text_key(str(i)) for i in range(120)]
-    for i, key in enumerate(keys):
-        vectors = {"mean": np.full((1, 1, 2), i, np.float32)}
-        space.add(Shard([key], ["a"], vectors, {"tokens": np.array([i])}))
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, limits[1]))
-    try:
-        opened = VectorStore(tmp_path).space({"model": "m"})
-        assert stored(opened, keys, ["mean"], ["a"]).all()
-        assert opened.read(keys, "mean", "a")[:, 0].tolist() == list(range(120))
-        assert opened.read_numbers(keys, "tokens").tolist() == list(range(120))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_nothing_is_written_through_a_link_out_of_the_store(tmp_path: Path) -> None:
