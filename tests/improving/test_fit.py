@@ -55,7 +55,7 @@ def improve(model, texts, **options):
 def test_the_minutes_of_a_training_limit_its_texts(monkeypatch, time: float, count: int) -> None:
     monkeypatch.setattr(fit, "seconds_per_text", lambda encoder, texts: 2)
     request = SimpleNamespace(center_on="auto", train={}, time=time)
-    run = SimpleNamespace(request=request, sample=draw_sample(TEXTS, size=20, more=130))
+    run = SimpleNamespace(request=request, sample=draw_sample(TEXTS, size=20, further=130))
     assert texts_to_read(run, [SimpleNamespace(encode=None)]) == count
 
 

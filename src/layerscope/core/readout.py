@@ -3,7 +3,7 @@
 Its parts are a *template* (what is put around the text), a *pooling* (how token states become one
 vector), whether the model's
 *final norm* is applied, whether the attention *sink* token is dropped, and *centering* (whether the mean over the corpus is
-subtracted, or a head applied). A readout is written `template/pooling/norm/sink/centering`. Nothing
+subtracted). A readout is written `template/pooling/norm/sink/centering`. Nothing
 here needs a model.
 """
 
@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
-from layerscope.core.formatting import split_names
-from layerscope.core.poolings import POOLINGS
-from layerscope.core.templates import SLOT, get_template, names_of
+from layerscope.core.options import split_names
+from layerscope.core.templates import POOLINGS, SLOT, get_template, names_of
 from layerscope.errors import InvalidValueError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ __all__ = ["DEFAULT_READOUT", "READOUT_COLUMNS", "Readout", "readout_names"]
 NORMS = ("applied", "raw")
 SINKS = ("keep", "drop")
 CENTERINGS = ("none", "corpus")
-HEAD = "head"
-"""Instead of a centering: a linear map that `improve` fits, which centers as well."""
 
 READOUT_COLUMNS = ["template", "pooling", "final_norm", "sink", "centering"]
 """The columns of a table that hold a readout, in the order of its name."""
@@ -95,7 +92,7 @@ class Readout:
             ("pooling", self.pooling, POOLINGS),
             ("final norm of a readout", self.final_norm, NORMS),
             ("sink", self.sink, SINKS),
-            ("centering", self.centering, (*CENTERINGS, HEAD)),
+            ("centering", self.centering, CENTERINGS),
         ):
             if name not in valid:
                 raise UnknownNameError(kind, name, valid)
@@ -119,30 +116,32 @@ _POOLED = {"wmean": "weighted mean", "last": "last token", "cls": "first token"}
 
 
 def row_words(readout: str) -> tuple[str, str]:
-    """Return the two labels of a readout in a chart: what is read, and how.
+    """Return the two labels of a candidate in a chart: what is read, and how.
+
+    Its name is that of a readout, or ends with `head`.
 
     >>> row_words("one-word/last/raw/keep/corpus")
     ('one-word prompt', 'centered, no norm')
     >>> row_words("plain/mean/applied/keep/none"), row_words("plain/mean/applied/keep/head")
     (('plain text', 'mean'), ('plain text', 'head'))
     """
-    plan = Readout(*readout.rsplit("/", 4))
-    is_plain = plan.template == "plain"
-    text = f"{plan.template} prompt"
+    template, pooling, norm, sink, ending = readout.rsplit("/", 4)
+    is_plain = template == "plain"
+    text = f"{template} prompt"
     if is_plain:
         text = "plain text"
-    elif SLOT in plan.template:
+    elif SLOT in template:
         text = "your prompt"
-    if plan.centering == HEAD:
-        return text, HEAD
+    if ending == "head":
+        return text, ending
     words = []
-    if is_plain or plan.pooling != "last":
-        words.append(_POOLED.get(plan.pooling, plan.pooling))
-    if plan.centering == "corpus":
+    if is_plain or pooling != "last":
+        words.append(_POOLED.get(pooling, pooling))
+    if ending == "corpus":
         words.append("centered")
-    if plan.final_norm == "raw":
+    if norm == "raw":
         words.append("no norm")
-    if plan.sink == "drop":
+    if sink == "drop":
         words.append("no sink")
     return text, ", ".join(words)
 
@@ -161,7 +160,7 @@ def _split(text: str) -> tuple[str, list[str]]:
     if SLOT not in text:
         template, *names = text.split("/")
         return template, names
-    valid: tuple[Container[str], ...] = (POOLINGS, NORMS, SINKS, (*CENTERINGS, HEAD))
+    valid: tuple[Container[str], ...] = (POOLINGS, NORMS, SINKS, CENTERINGS)
     for count in range(1, 5):
         template, *names = text.rsplit("/", count)
         are_valid = all(name in choices for name, choices in zip(names, valid, strict=False))
@@ -221,10 +220,6 @@ def parse_readouts(
             readouts += all_readouts([name.removesuffix("/all")], has_cls, has_norm)
         else:
             readouts.append(_check_cls(Readout.parse(name), has_cls))
-    if any(readout.centering == HEAD for readout in readouts):
-        raise InvalidValueError(
-            "a head is fitted by `improve`; score the folder that it writes. Here: centering none or corpus."
-        )
     if not readouts:
         raise InvalidValueError(
             "no readouts given. Valid: default, all, TEMPLATE/all, or template/pooling/norm/sink/centering."

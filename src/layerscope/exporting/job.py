@@ -12,10 +12,10 @@ from typing import Any
 
 from layerscope.core.files import read_json
 from layerscope.core.options import ModelOptions
-from layerscope.core.poolings import POOLINGS
-from layerscope.core.readout import HEAD, Readout
+from layerscope.core.readout import Readout
 from layerscope.core.runs import MARKER, refuse_newer
 from layerscope.core.sites import pick_layers
+from layerscope.core.templates import POOLINGS
 from layerscope.data.corpus import load_corpus, refuse_missing
 from layerscope.errors import ExportError, InvalidValueError, UnknownNameError
 from layerscope.exporting.card import describe, license_of, write_record
@@ -184,10 +184,6 @@ def _check_readout(model: LoadedModel, readout: Readout, has_center: bool) -> No
         raise ExportError(
             f"readout {readout.name!r}: {model.name} has no CLS token. The nearest: "
             f"readout='{readout.template}/last/…'"
-        )
-    if readout.centering == HEAD:
-        raise ExportError(
-            f"readout {readout.name!r} goes through a head, which `improve` fits and exports."
         )
     if has_center and readout.centering != "corpus":
         raise ExportError(

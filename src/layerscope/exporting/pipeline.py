@@ -21,8 +21,7 @@ from safetensors.torch import save_file
 
 from layerscope.core.files import is_plain_name, read_json
 from layerscope.core.heads import Head
-from layerscope.core.poolings import POOLINGS
-from layerscope.core.templates import SLOT, get_template
+from layerscope.core.templates import POOLINGS, SLOT, get_template
 from layerscope.errors import ExportError, LayerscopeError, one_line
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.draft import (
@@ -58,14 +57,12 @@ def write_draft(request: ExportRequest, folder: Path) -> Draft:
     check_expressible(readout)
     check_cuttable(model)
     framed, texts = _frame(request)
-    head = None
-    if readout.centering != "none" and not request.sides:
-        head = request.head
-        if head is None:
-            assert request.center_on is not None
-            mean_texts, words = request.center_on
-            pooled = pooled_vectors(model, framed.ids(mean_texts), request.layer, readout)
-            head = Head(pooled.mean(0, dtype=np.float64), None, words)
+    head = request.head
+    if head is None and readout.centering != "none" and not request.sides:
+        assert request.center_on is not None
+        mean_texts, words = request.center_on
+        pooled = pooled_vectors(model, framed.ids(mean_texts), request.layer, readout)
+        head = Head(pooled.mean(0, dtype=np.float64), None, words)
     route = write_cut(model, request.layer, readout.final_norm, folder)
     changes = {"texts": tuple(texts), "head": head, "folder": folder}
     draft = Draft(**{**vars(request), **changes}, route=route, framed=framed)
@@ -238,6 +235,8 @@ def modules_of(folder: Path) -> list[tuple[Path, str]]:
         if str(facts["type"]).endswith(".Router"):
             routes = read_json(place / _ROUTES, error=ExportError).get("types")
             for path, kind in routes.items() if isinstance(routes, dict) else [("", None)]:
+                if str(kind).endswith(".Router"):  # nobody would check its own routes
+                    kind = f"{kind} in a router"
                 modules.append((_check_module(place / _ROUTES, kind, path or None), str(kind)))
     return modules
 

@@ -77,7 +77,7 @@ SQUARES = 10.0
 
 
 @dataclass(frozen=True)
-class Made:
+class FittedChoice:
     """A choice and the model that is read accordingly, with its mean, head or trained blocks.
 
     `teacher` names the prompt that taught a head; `training` compares a student with its head.
@@ -121,7 +121,7 @@ def fit_heads(
 # The mean or the head of a choice
 
 
-def fit_reading(run: Run, judges: Judges, scored: Scored, outcome: Outcome) -> Made:
+def fit_reading(run: Run, judges: Judges, scored: Scored, outcome: Outcome) -> FittedChoice:
     """Fit the mean or the head of a choice, on the sample and further texts."""
     candidate = outcome.candidate
     candidates = scored.candidates
@@ -133,10 +133,12 @@ def fit_reading(run: Run, judges: Judges, scored: Scored, outcome: Outcome) -> M
         return _fit_sides(run, judges, candidates, outcome, chosen)
     if heads is not None:
         head, notes = _fit_head(run, judges, heads.teacher, candidate.layer)
-        return Made(outcome, replace(chosen, head=head), heads.teacher.describe(), notes=notes)
+        return FittedChoice(
+            outcome, replace(chosen, head=head), heads.teacher.describe(), notes=notes
+        )
     if readout.centering == "corpus":
         chosen = replace(chosen, head=_fit_mean(run, candidates, chosen, candidate))
-    return Made(outcome, chosen)
+    return FittedChoice(outcome, chosen)
 
 
 def _fit_mean(run: Run, candidates: StoredCandidates, chosen: Chosen, candidate: Candidate) -> Head:
@@ -179,7 +181,7 @@ def _fit_head(
 
 def _fit_sides(
     run: Run, judges: Judges, candidates: StoredCandidates, outcome: Outcome, chosen: Chosen
-) -> Made:
+) -> FittedChoice:
     """Fit what is done to the vectors of queries and of documents: a mean each, and one head."""
     search = run.search
     candidate = outcome.candidate
@@ -187,7 +189,7 @@ def _fit_sides(
     assert search is not None
     assert query is not None
     if outcome.evidence.kept_default:
-        return Made(outcome, chosen)
+        return FittedChoice(outcome, chosen)
     sides = {QUERIES: replace(chosen, readout=query), TEXTS: chosen}
     matrix = None
     teacher = None
@@ -205,7 +207,7 @@ def _fit_sides(
             words = f"{len(candidates.views[view]):,} {kind} of {name}"
             head = Head(candidates.mean(candidate, view), matrix, words)
             sides[view] = replace(sides[view], head=head)
-    return Made(outcome, replace(sides[TEXTS], query=sides[QUERIES]), teacher)
+    return FittedChoice(outcome, replace(sides[TEXTS], query=sides[QUERIES]), teacher)
 
 
 # The texts that a head or a student learns from
@@ -271,7 +273,7 @@ def texts_to_read(run: Run, readings: Sequence[Chosen], encoder: Chosen | None =
     request = run.request
     sample = run.sample
     count = len(sample.texts)
-    drawn = count + len(sample.more)
+    drawn = count + len(sample.further)
     if request.center_on != "auto":
         return drawn if request.center_on == "all" else count
     further = count // 2
@@ -336,7 +338,9 @@ class Student:
     training: Training
 
 
-def train_blocks(run: Run, judges: Judges, scored: Scored, outcome: Outcome, today: Chosen) -> Made:
+def train_blocks(
+    run: Run, judges: Judges, scored: Scored, outcome: Outcome, today: Chosen
+) -> FittedChoice:
     """Train a student of the blocks below a head."""
     heads = scored.candidates.heads
     assert heads is not None
@@ -363,7 +367,7 @@ def train_blocks(run: Run, judges: Judges, scored: Scored, outcome: Outcome, tod
         student.model, run.reader.store, run.reader.max_length, batch_size=run.reader.batch_size
     )
     head = replace(student.head, fitted_on=run.sample.count_words(training.texts))
-    return Made(
+    return FittedChoice(
         outcome, Chosen(reader, Readout(), layer, head), training.teacher, training=training
     )
 
@@ -397,8 +401,8 @@ def train_student(
     write_draft(request, start)
     student = _load(start).float().to(model.device)
     rates = {
-        rf"linear\.{name}$": HEAD_RATE * float(part.detach().square().mean().sqrt())
-        for name, part in student[2].linear.named_parameters()
+        rf"linear\.{name}$": HEAD_RATE * float(weight.detach().square().mean().sqrt())
+        for name, weight in student[2].linear.named_parameters()
     }
 
     def texts_at(places: np.ndarray) -> list[str]:
@@ -422,7 +426,7 @@ def train_student(
         encoder.to(device=model.device, dtype=next(model.module.parameters()).dtype).eval()
         scores.append(measure(encoder, checked))
     before, after = scores
-    now = agreement(today(texts_at(checked)), lesson.target[checked])
+    today_agreement = agreement(today(texts_at(checked)), lesson.target[checked])
     training = Training(
         teacher=lesson.teacher,
         blocks=layer,
@@ -432,9 +436,9 @@ def train_student(
         checked=len(checked),
         head=float(before.mean()),
         student=float(after.mean()),
-        today=float(now.mean()),
+        today=float(today_agreement.mean()),
         over_head=_interval(after - before),
-        over_today=_interval(after - now),
+        over_today=_interval(after - today_agreement),
     )
     return Student(_as_loaded(student, model, training), head_of(student), training)
 
@@ -446,12 +450,12 @@ def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
     mean squared difference of all similarities. Nothing is centered on the batch: vectors that are
     right only without their mean would be wrong for a user.
     """
-    ours = _similarities_to_others(student)
-    theirs = _similarities_to_others(teacher)
-    goal = nn.functional.log_softmax(theirs / SHARPNESS, dim=-1)
-    shares = nn.functional.log_softmax(ours / SHARPNESS, dim=-1)
+    student_cosines = _similarities_to_others(student)
+    teacher_cosines = _similarities_to_others(teacher)
+    goal = nn.functional.log_softmax(teacher_cosines / SHARPNESS, dim=-1)
+    shares = nn.functional.log_softmax(student_cosines / SHARPNESS, dim=-1)
     divergence = (goal.exp() * (goal - shares)).sum(-1).mean()
-    return divergence + SQUARES * (ours - theirs).square().mean()
+    return divergence + SQUARES * (student_cosines - teacher_cosines).square().mean()
 
 
 def _similarities_to_others(vectors: Tensor) -> Tensor:

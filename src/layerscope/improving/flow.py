@@ -54,7 +54,7 @@ from layerscope.improving.candidates import (
     template_of,
 )
 from layerscope.improving.fit import (
-    Made,
+    FittedChoice,
     find_teacher,
     fit_heads,
     fit_reading,
@@ -114,17 +114,17 @@ def improve_texts(run: Run) -> Improved:
     scored = add_heads(run, judges, score_candidates(run, judges))
     if request.train is not None:
         outcome = decide_blocks(run, judges, scored)
-        made = train_blocks(run, judges, scored, outcome, todays_reading(run))
-        if made.training is not None and made.training.is_better:
-            return finish(run, judges, scored, made)
-        assert made.training is not None
+        fitted = train_blocks(run, judges, scored, outcome, todays_reading(run))
+        training = fitted.training
+        if training is None or training.is_better:
+            return finish(run, scored, fitted)
         note = (
             "training did not help, and what was best before it is handed over: "
-            f"{training_outcome(made.training)}."
+            f"{training_outcome(training)}."
         )
         scored = replace(scored, notes=(*scored.notes, note))
     outcome = decide_reading(run, judges, scored)
-    return finish(run, judges, scored, fit_reading(run, judges, scored, outcome))
+    return finish(run, scored, fit_reading(run, judges, scored, outcome))
 
 
 def todays_reading(run: Run) -> Chosen:
@@ -407,16 +407,16 @@ def decide_blocks(run: Run, judges: Judges, scored: Scored) -> Outcome:
 # Finish
 
 
-def finish(run: Run, judges: Judges, scored: Scored, made: Made) -> Improved:
+def finish(run: Run, scored: Scored, fitted: FittedChoice) -> Improved:
     """Measure the result beside today's reading, and export it where a folder is wanted."""
     stored = scored.candidates
     texts = run.sample.texts
-    chosen = made.chosen
-    training = made.training
-    candidate = made.outcome.candidate
+    chosen = fitted.chosen
+    training = fitted.training
+    candidate = fitted.outcome.candidate
     baseline = stored.candidates[baseline_of(stored.candidates)]
-    choice = made.outcome.choice
-    evidence = replace(made.outcome.evidence, teacher=made.teacher)
+    choice = fitted.outcome.choice
+    evidence = replace(fitted.outcome.evidence, teacher=fitted.teacher)
     if training is None:
         after = chosen.transform(stored.raw(candidate))
         evidence = replace(evidence, neighbors=neighbor_shares(scored, candidate))
@@ -441,12 +441,12 @@ def finish(run: Run, judges: Judges, scored: Scored, made: Made) -> Improved:
     trained = None if training is None else after
     return write_result(
         run,
-        replace(made.outcome, choice=choice, evidence=evidence),
+        replace(fitted.outcome, choice=choice, evidence=evidence),
         chosen,
         sampled,
         neighbors,
         map_of_choice(run, stored, baseline, candidate, trained),
-        (*scored.notes, *made.notes),
+        (*scored.notes, *fitted.notes),
     )
 
 
@@ -487,13 +487,13 @@ def neighbor_shares(scored: Scored, candidate: Candidate) -> tuple[float, float]
     stored = scored.candidates
     agreements = [judge for judge in scored.judges if isinstance(judge, Agreement)]
     today = stored.similarity(stored.candidates[baseline_of(stored.candidates)])
-    now = stored.similarity(candidate)
-    if not agreements or today is None or now is None:
+    chosen = stored.similarity(candidate)
+    if not agreements or today is None or chosen is None:
         return None
     reference = agreements[0].reference
     device = reference.near.device
-    before, after = (float(reference.overlap(item.to(device)).mean()) for item in (today, now))
-    return before, after
+    before = float(reference.overlap(today.to(device)).mean())
+    return before, float(reference.overlap(chosen.to(device)).mean())
 
 
 def write_result(

@@ -84,8 +84,6 @@ class Agreement:
     """A judge by the agreement of candidates with reference neighbors."""
 
     reference: Neighborhoods
-    name: str = AGREEMENT
-    views: tuple[str, ...] = ()
 
     def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
         """Score every candidate by the mean agreement over the texts."""
@@ -97,7 +95,7 @@ class Agreement:
                 similarity = similarity.to(self.reference.near.device)
                 row = self.reference.agreement(similarity).cpu().numpy()
             rows.append(row)
-        return scores_of_items(self.name, np.stack(rows), seed)
+        return scores_of_items(AGREEMENT, np.stack(rows), seed)
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,6 @@ class RankingJudge:
     search: SearchTexts
     places: np.ndarray
     reference: Neighborhoods | None = None
-    views: tuple[str, ...] = (QUERIES,)
 
     def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
         """Score every candidate by the mean over the queries; resamples keep the share of pairs."""
@@ -158,8 +155,6 @@ class LabelJudge:
     """A judge by a few labeled examples, whose texts are a view of the candidates."""
 
     labels: Labeled
-    name: str = "labels"
-    views: tuple[str, ...] = (LABELED,)
 
     def judge(self, candidates: StoredCandidates, *, seed: int = 0) -> Scores:
         """Return the scores of all layers under each readout; all have heads, or none has."""
@@ -221,7 +216,8 @@ class Judges:
     @property
     def is_model_alone(self) -> bool:
         """Return whether the model judges itself."""
-        return (self.encoder, self.labels, self.search, self.custom) == (None,) * 4
+        sources = (self.encoder, self.labels, self.search, self.custom)
+        return all(source is None for source in sources)
 
     @property
     def encoder_name(self) -> str:
@@ -258,8 +254,8 @@ class Judges:
             return self.name.replace("the judge", "score of")
         if self.encoder is None and self.custom is None:
             return "score on your labels"
-        other = "agreement" if self.custom is None else self.custom.name
-        return f"labels and {other}, standardized"
+        partner = "agreement" if self.custom is None else self.custom.name
+        return f"labels and {partner}, standardized"
 
     @property
     def trained_encoder(self) -> str | None:
@@ -391,11 +387,13 @@ def make_judges(run: Run) -> Judges:
     if search is not None:
         texts = (*search.queries[:100], *search.documents[:100])
     judges = _open_judge(Judges(labels=run.labels, search=search), judge, run.reader, texts)
-    if search is not None and judges.encoder is None and not judges.has_pairs:
-        raise LayerscopeError(
-            "a search is judged by a sentence encoder (judge='minilm-l6') or by pairs=: give one "
-            "of them."
-        )
+    if search is not None:
+        judges = replace(judges, custom=None)  # its scores would be of the texts alone
+        if judges.encoder is None and not judges.has_pairs:
+            raise LayerscopeError(
+                "a search is judged by a sentence encoder (judge='minilm-l6') or by pairs=: give "
+                "one of them."
+            )
     return judges
 
 

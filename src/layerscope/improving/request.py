@@ -75,7 +75,7 @@ class ImproveRequest:
 
 @dataclass(frozen=True)
 class Sample:
-    """Distinct texts drawn at random, `total` of them in all; `more` were drawn likewise, for a fit.
+    """Distinct texts drawn at random, `total` of them in all; `further` were drawn likewise, for a fit.
 
     `facts` are for the manifest. In a search the texts are the documents.
     """
@@ -84,7 +84,7 @@ class Sample:
     total: int
     name: str
     facts: dict[str, Any]
-    more: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
 
     def count_words(self, count: int) -> str:
         """Return in words how many of the texts were fitted on."""
@@ -94,7 +94,7 @@ class Sample:
 
     def first(self, count: int) -> list[str]:
         """Return the first texts: those of the sample, and further ones."""
-        return [*self.texts, *self.more][:count]
+        return [*self.texts, *self.further][:count]
 
 
 def draw_sample(
@@ -103,16 +103,16 @@ def draw_sample(
     column: str | None = None,
     encoding: str | None = None,
     size: int = 1000,
-    more: int = 0,
+    further: int = 0,
     seed: int = 0,
 ) -> Sample:
-    """Draw at most `size` distinct texts, and `more` for a fit.
+    """Draw at most `size` distinct texts, and `further` ones for a fit.
 
     The draw depends on the seed and on which texts there are. Texts are read in a stream, so that a
     file of millions needs little memory.
     """
     stream = TextStream(texts, column=column, encoding=encoding)
-    drawn = draw_texts(stream, size + more, seed)
+    drawn = draw_texts(stream, size + further, seed)
     if drawn.distinct < LEAST_TEXTS:
         plural = "s" if drawn.distinct > 1 else ""
         copies = ""

@@ -172,7 +172,9 @@ def improve(
             search = read_search(queries, data, pairs, sample=sample, seed=seed, **reading)
             drawn = search.sample
         else:
-            drawn = draw_sample(data, size=sample, more=request.further_texts, seed=seed, **reading)
+            drawn = draw_sample(
+                data, size=sample, further=request.further_texts, seed=seed, **reading
+            )
         if request.train is not None and len(drawn.texts) < LEAST_TEXTS:
             raise DataError(
                 f"{len(drawn.texts)} texts are too few to train on: it takes {LEAST_TEXTS}. Give "
@@ -334,7 +336,7 @@ def improve_encoder(run: Run, folder: Path) -> FasterEncoder:
     sample = run.sample
     _check_opens(folder, request.servers)
     queries = [] if run.search is None else run.search.queries
-    texts = Texts.divide(sample.name, sample.facts, [*sample.texts, *sample.more], queries)
+    texts = Texts.divide(sample.name, sample.facts, [*sample.texts, *sample.further], queries)
     config = run.config
     if request.out is not None and is_done(request, config):
         return FasterEncoder.load(request.out)
