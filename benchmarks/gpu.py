@@ -205,7 +205,7 @@ def main() -> None:
         for length in args.lengths:
             texts = make_texts(args.prompts, length)
             if args.texts:
-                pool = load_corpus(args.texts, text_filter="paper").texts
+                pool = load_corpus(args.texts).texts
                 order = np.random.default_rng(0).permutation(len(pool))
                 texts = [pool[i] for i in order[: args.prompts]]
             if model is None:

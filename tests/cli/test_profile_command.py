@@ -165,7 +165,6 @@ def test_another_run_in_the_folder_is_refused(cli: Cli, model_folder: Path, data
         ("--device", "cdua", ["unknown device 'cdua'", "Did you mean 'cuda'"]),
         ("--option", "augmenter=buildin", ["'buildin'", "Did you mean 'builtin'"]),
         ("--rows", "centred-unit", ["unknown rows 'centred-unit'", "Did you mean 'centered-unit'"]),
-        ("--option", "text_filter=papre", ["'papre'", "paper"]),
         ("--alpha", "-1", ["alpha must be a number >= 0"]),
         ("--views", "17", ["views must be 2 to 16, not 17"]),
         ("--limit", "0", ["limit is 0"]),

@@ -39,7 +39,7 @@ def test_options_go_with_data_that_are_yet_to_be_read() -> None:
     ):
         open_items(Corpus.of(["one"]), "texts", DataOptions(limit=1))
     with pytest.raises(
-        DataError, match="split is for data that have several splits; leave it out for texts"
+        DataError, match="split does not go with texts: leave it out"
     ):
         open_items(["one"], "texts", DataOptions(split="test"))
 

@@ -229,8 +229,8 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         profile(model, IMAGES, tokens="some", **QUIET)
     with pytest.raises(LayerscopeError, match="has no class token"):
         profile(tiny_image_model("siglip"), IMAGES, image_pooling="class", **QUIET)
-    with pytest.raises(DataError, match="text_filter is for texts"):
-        profile(model, data=IMAGES, text_filter="paper", **QUIET)
+    with pytest.raises(DataError, match="column does not go with images"):
+        profile(model, data=IMAGES, column="paper", **QUIET)
 
 
 def test_no_layer_is_chosen_from_what_language_models_do(tmp_path: Path) -> None:

@@ -65,11 +65,10 @@ class ModelOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class DataOptions(OptionGroup):
-    """Options of reading named data: column, number of items, filter and split."""
+    """Options of reading named data: column, number of items and split."""
 
     column: str | None = None
     limit: int | None = None
-    text_filter: str | None = None
     split: str | None = None
 
 

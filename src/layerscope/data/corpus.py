@@ -24,11 +24,8 @@ from layerscope.data.hub import HubSpec, locate, read_hub
 from layerscope.data.items import ItemKind, Shown, content_key, duplicate_warnings, item_kinds
 from layerscope.data.readers import SUFFIXES, read_documents, read_file
 from layerscope.data.records import (
-    PAPER_MIN_WORDS,
     Records,
     Row,
-    check_text_filter,
-    drop_reason,
     read_strings,
     read_table,
     table_columns,
@@ -56,8 +53,8 @@ class CorpusEntry(Entry):
     column: str | None = None
     encoding: str | None = None
     clean: Callable[[str], str] | None = None
-    """Removes what is not part of the text, such as a label in front of it."""
-    text_filter: str | None = None
+    """Removes what is not part of the text, such as a label in front of it; a text of which nothing is
+    left is left out."""
 
     def open(self, column: str | None, *, whole: bool) -> Records:
         """Return the records of the corpus; missing files are fetched."""
@@ -69,7 +66,6 @@ class CorpusEntry(Entry):
             name=self.name,
             facts={**records.facts, **facts},
             clean=self.clean,
-            text_filter=self.text_filter,
         )
 
     def read(self, column: str | None, *, whole: bool) -> Records:
@@ -89,7 +85,7 @@ class Corpus:
     """The texts of a run.
 
     `fingerprint` identifies the texts, whatever their order. `source` holds facts that fit into
-    JSON: kind, path, column, version, license, filters and the like. `dropped` counts what was read
+    JSON: kind, path, column, version, license and the like. `dropped` counts what was read
     but left out, by reason.
     """
 
@@ -145,7 +141,6 @@ def load_corpus(
     *,
     column: str | None = None,
     limit: int | None = None,
-    text_filter: str | None = None,
     encoding: str | None = None,
     name: str | None = None,
 ) -> Corpus:
@@ -154,7 +149,6 @@ def load_corpus(
 
     - `limit`: use the first N usable texts and stop reading there, so `dropped` counts only what
       was read until then.
-    - `text_filter`: `paper`, `released` or `none`; a catalogued corpus may have its own.
 
     If a name is both a folder and a hub dataset, it means the folder.
 
@@ -166,13 +160,11 @@ def load_corpus(
         raise InvalidValueError(
             f"limit is {limit!r}; it must be a whole number of texts, 1 or more."
         )
-    stream = TextStream(spec, column=column, encoding=encoding, text_filter=text_filter, once=True)
+    stream = TextStream(spec, column=column, encoding=encoding, once=True)
     with closing(stream.read(whole=False)) as rows:
         texts = [row.text for row in islice(rows, min(limit or sys.maxsize, sys.maxsize))]
-    min_words = PAPER_MIN_WORDS if stream.text_filter == "paper" else None
     source = {
         **stream.source,
-        "filters": {"text_filter": stream.text_filter, "min_tokens": min_words},
         "limit": limit,
         "read": len(texts) + sum(stream.dropped.values()),
         "duplicates": len(texts) - len(set(texts)),
@@ -181,7 +173,7 @@ def load_corpus(
 
 
 item_kinds.add(
-    ItemKind("texts", load_corpus, ("column", "limit", "text_filter"), loader="load_corpus")
+    ItemKind("texts", load_corpus, ("column", "limit"), loader="load_corpus")
 )
 
 
@@ -203,14 +195,12 @@ class TextStream:
         *,
         column: str | None = None,
         encoding: str | None = None,
-        text_filter: str | None = None,
         once: bool = False,
     ) -> None:
         # a generator can be read only once: its texts are held, unless one pass is enough
         self.spec: Any = tuple(spec) if isinstance(spec, Iterator) and not once else spec
         self.column = column
         self.encoding = encoding
-        self.text_filter = text_filter
         self.name = "texts"
         self.source: dict[str, Any] = {}
         self.dropped: dict[str, int] = {}
@@ -226,7 +216,6 @@ class TextStream:
         """Yield the usable texts, with `whole` beside the other columns of their rows."""
         records = self._open(whole)
         self.name = records.name
-        self.text_filter = check_text_filter(self.text_filter or records.text_filter or "none")
         facts = {key: value for key, value in records.facts.items() if value is not None}
         self.source = {"kind": records.kind, **facts}
         dropped: Counter[str] = Counter()
@@ -234,7 +223,7 @@ class TextStream:
         try:
             for number, row in records.rows():
                 place = f"{records.where}, {records.unit} {number}"
-                problem = _problem(row.text, self.text_filter, place)
+                problem = _problem(row.text, place)
                 if problem is None:
                     count += 1
                     yield row
@@ -268,7 +257,7 @@ class TextStream:
         return read_file(place, column=self.column, encoding=self.encoding, whole=whole)
 
 
-def _problem(text: Any, text_filter: str, place: str) -> str | None:
+def _problem(text: Any, place: str) -> str | None:
     """Return the reason to leave a text out, or None. Anything but a string is an error."""
     if text is None:
         return "null"
@@ -283,7 +272,7 @@ def _problem(text: Any, text_filter: str, place: str) -> str | None:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which no tokenizer takes
         return "not Unicode"
-    return drop_reason(text, text_filter)
+    return None
 
 
 def refuse_missing(data: Any) -> None:

@@ -194,8 +194,7 @@ def open_items(data: Any, kind: str, options: DataOptions | None = None) -> Item
     item_kind = get_kind(kind)
     for name in settings:
         if name not in item_kind.options and kind in item_kinds:
-            owner = "texts" if name == "text_filter" else "data that have several splits"
-            raise DataError(f"{name} is for {owner}; leave it out for {kind}.")
+            raise DataError(f"{name} does not go with {kind}: leave it out.")
         if is_items(data):
             raise DataError(
                 f"{name} goes with {kind} that are yet to be read: pass it to {item_kind.loader} "

