@@ -55,10 +55,10 @@ def test_the_picture_marks_today_the_choice_and_the_budget(tmp_path: Path) -> No
     heat, costs = run.plot().hconcat
     rows = next(part.data for part in [heat, *heat.layer] if isinstance(part.data, pd.DataFrame))
     assert rows["readout"].nunique() == 21
-    marked = rows[rows["place"] != ""].set_index("place")["words"]
-    assert marked["today"].startswith("layer 100, plain text, mean · ")
-    assert marked["chosen"].startswith("layer 70, one-word prompt, centered, no norm · 0.400 [")
-    assert marked["chosen"].endswith(" · chosen · cannot be told from the best")
+    marked = rows[rows["place"] != ""].set_index("place")
+    assert tuple(marked.loc["today", ["layer", "readout"]]) == (100, "plain text, mean")
+    assert tuple(marked.loc["chosen", ["layer", "score", "tied"]]) == (70, 0.4, True)
+    assert marked["readout"]["chosen"] == "one-word prompt, centered, no norm"
     drawn = costs.to_dict()
     assert drawn["layer"][0]["encoding"]["x"]["scale"]["type"] == "log"
     assert any("budget" in str(values) for values in drawn["datasets"].values())

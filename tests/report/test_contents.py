@@ -52,12 +52,6 @@ def test_a_model_without_a_final_norm_differs_in_nothing() -> None:
     assert not any("differ in final norm" in n.text for n in report.notices)
 
 
-def test_metrics_and_scores_of_different_vectors_are_warned_of() -> None:
-    report = gather([synthetic_run(final_norm="raw"), synthetic_evaluation()])
-    (notice,) = [n for n in report.notices if n.level == "warn"]
-    assert "The metrics read states with final norm raw, the scores with applied" in notice.text
-
-
 def test_the_same_warning_is_said_once() -> None:
     report = gather([synthetic_run(), synthetic_run("other")])
     (notice,) = [n for n in report.notices if "were cut" in n.text]

@@ -121,39 +121,38 @@ def candidate_rows(run: Improved) -> pd.DataFrame | None:
     best = front(run.table)
     on_front = set(zip(best["readout"], best["layer"], strict=True))
     highest = table.groupby("readout")["score"].max().sort_values(ascending=False, kind="stable")
-    last = int(run.table["layer"].max())
-    chosen = (_chosen_readout(run), run.choice.layer)
-    rows = []
-    for row in table.to_dict("records"):
-        place = (str(row["readout"]), int(row["layer"]))
-        role = ""
-        if place == chosen:
-            role = "chosen"
-        elif place == (DEFAULT_READOUT, last):
-            role = "today"
-        text, manner = row_words(place[0])
-        kind = "plain text" if text == "plain text" else "prompts"
-        label = ", ".join(filter(None, (text, manner)))
-        if manner == "head":
-            kind = "heads"
-            label = f"head on {text}"
-        is_open = bool(row["eligible"] == 1)
-        candidate = {
-            "order": highest.index.get_loc(row["readout"]),
-            "readout": label if is_open else f"{label} *",
-            "kind": kind,
-            "layer": place[1],
-            "score": row["score"],
-            "low": row[INTERVAL[0]],
-            "high": row[INTERVAL[1]],
-            "cost": row["cost"],
-            "tied": bool(row["tied"] == 1),
+    names = {str(readout): _label(str(readout)) for readout in highest.index}
+    today = (DEFAULT_READOUT, int(run.table["layer"].max()))
+    places = list(zip(table["readout"], table["layer"], strict=True))
+    roles = {today: "today", (_chosen_readout(run), run.choice.layer): "chosen"}
+    is_open = table["eligible"].eq(True)
+    labels = table["readout"].map(lambda name: names[name][0])
+    rows = pd.DataFrame(
+        {
+            "order": table["readout"].map(highest.index.get_loc),
+            "readout": labels.where(is_open, labels + " *"),
+            "kind": table["readout"].map(lambda name: names[name][1]),
+            "layer": table["layer"],
+            "score": table["score"],
+            "low": table[INTERVAL[0]],
+            "high": table[INTERVAL[1]],
+            "cost": table["cost"],
+            "tied": table["tied"].eq(True),
             "open": is_open,
-            "front": place in on_front,
-            "place": role,
+            "front": [place in on_front for place in places],
+            "place": [roles.get(place, "") for place in places],
         }
-        rows.append({**candidate, "words": _words(candidate, label)})
-    return pd.DataFrame(rows).sort_values(["order", "layer"], ignore_index=True)
+    )
+    return rows.sort_values(["order", "layer"], ignore_index=True)
+
+
+def _label(readout: str) -> tuple[str, str]:
+    """Return the words for a readout, and its kind."""
+    text, manner = row_words(readout)
+    if manner == "head":
+        return f"head on {text}", "heads"
+    kind = "plain text" if text == "plain text" else "prompts"
+    return ", ".join(filter(None, (text, manner))), kind
 
 
 def _chosen_readout(run: Improved) -> str:
@@ -163,23 +162,6 @@ def _chosen_readout(run: Improved) -> str:
         if len(names):
             return str(names.iloc[0])
     return str(run.choice.readout)
-
-
-def _words(row: dict[str, Any], label: str) -> str:
-    """Return a candidate with its score, cost and state, for a tooltip."""
-    score = f"{row['score']:.3f}"
-    if np.isfinite(row["low"]) and row["low"] != row["high"]:
-        score += f" [{row['low']:.3f}, {row['high']:.3f}]"
-    pieces = [f"layer {row['layer']}, {label}", score]
-    if np.isfinite(row["cost"]):
-        pieces.append(f"{row['cost']:.2f} × today's computation")
-    if row["place"]:
-        pieces.append(row["place"])
-    if row["tied"]:
-        pieces.append("cannot be told from the best")
-    if not row["open"]:
-        pieces.append("cannot be chosen")
-    return " · ".join(pieces)
 
 
 def _budget_of(run: Improved) -> float | None:
@@ -197,7 +179,7 @@ def _heat_chart(rows: pd.DataFrame, unit: str) -> Figure:
     down = library.Y("readout:N", sort=order, title=None)
     legend = library.Legend(orient="top", gradientLength=160)
     scale = library.Scale(scheme="blues")
-    base = library.Chart(rows).encode(x=across, y=down, tooltip="words:N", description="words:N")
+    base = library.Chart(rows).encode(x=across, y=down, tooltip=_tooltips())
     cells = base.mark_rect().encode(
         color=library.Color("score:Q", title=unit, scale=scale, legend=legend),
         opacity=library.condition("datum.open", library.value(1), library.value(0.45)),
@@ -225,7 +207,7 @@ def _cost_chart(rows: pd.DataFrame, unit: str, budget: float | None) -> Figure:
     kinds = [name for name in _KINDS if name in set(rows["kind"])]
     colors = library.Scale(domain=kinds, range=[_KINDS[name] for name in kinds])
     legend = library.Legend(title=None, orient="bottom", symbolOpacity=1)
-    base = library.Chart(rows).encode(x=across, y=up, tooltip="words:N", description="words:N")
+    base = library.Chart(rows).encode(x=across, y=up, tooltip=_tooltips())
     points = base.mark_point(filled=True, size=22).encode(
         color=library.Color("kind:N", scale=colors, legend=legend),
         opacity=library.condition("datum.open", library.value(0.5), library.value(0.18)),
@@ -252,13 +234,19 @@ def _cost_chart(rows: pd.DataFrame, unit: str, budget: float | None) -> Figure:
     return figure.properties(title=library.TitleParams("What it costs", anchor="start"))
 
 
+def _tooltips() -> list[Any]:
+    """Return the columns that are shown where a candidate is pointed at."""
+    library = altair()
+    numbers = {"score": ".3f", "low": ".3f", "high": ".3f", "cost": ".2f"}
+    shown = [library.Tooltip(f"{name}:Q", format=digits) for name, digits in numbers.items()]
+    return ["readout:N", "layer:O", *shown, "place:N"]
+
+
 def _points(rows: pd.DataFrame, across: Any, up: Any, legend: Any) -> Figure:
     """Return the marks of the baseline and of the choice."""
     library = altair()
     shapes = library.Scale(domain=["today", "chosen"], range=["diamond", "circle"])
-    marked = library.Chart(rows[rows["place"] != ""]).encode(
-        x=across, y=up, tooltip="words:N", description="words:N"
-    )
+    marked = library.Chart(rows[rows["place"] != ""]).encode(x=across, y=up, tooltip=_tooltips())
     point = marked.mark_point(filled=True, fill="white", stroke=INK, size=90, opacity=1)
     return point.encode(shape=library.Shape("place:N", scale=shapes, legend=legend))
 

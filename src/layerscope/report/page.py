@@ -196,18 +196,12 @@ def payload(report: Report) -> Values:
 
 
 def _marks(report: Report, colors: Mapping[str, str], by_depth: bool) -> list[Mark]:
-    """Return the layers that every chart points out. Words of marks side by side are joined."""
-    marks: list[Mark] = []
-    for model, choice in sorted(
-        report.choices.items(), key=lambda item: item[1].layer / max(1, item[1].layers)
-    ):
+    """Return the layers that every chart points out, each in its model's color."""
+    marks = []
+    for model, choice in report.choices.items():
         scale = choice.layers if by_depth and choice.layers else 1
-        place = choice.layer / scale
-        words = f"chosen {choice.layer}"
-        if marks and place - marks[-1].x < 0.2 * (choice.layers or 1) / scale:
-            words = f"{marks[-1].words}, {choice.layer}"
-            marks[-1] = replace(marks[-1], words="")
-        marks.append(Mark(place, words, colors.get(model, INK)))
+        words = f"chosen {choice.layer}" if len(report.choices) == 1 else str(choice.layer)
+        marks.append(Mark(choice.layer / scale, words, colors.get(model, INK)))
     return marks
 
 

@@ -15,7 +15,6 @@ from layerscope.choose.select import select
 from layerscope.core.charts import Chart, Figure, Line, Style
 from layerscope.core.identity import Reading
 from layerscope.core.sites import part_of, whole_layers
-from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import (
     Options,
@@ -194,7 +193,7 @@ def print_run(run: Profile, console: Console | None = None) -> None:
     """Print a profile for a person."""
     console = console or Console()
     console.print(f"\n[bold]{escape(section(run).title)}[/]")
-    console.print(_layer_table(run, console.width))
+    console.print(_layer_table(run))
     table = numeric_table("metric", "embed → last layer", "lowest", "highest")
     for name, *cells, _ in _curve_rows(run.table, 28 if console.width < 100 else 48):
         table.add_row("  … sink dropped" if name.endswith("sink dropped") else name, *cells)
@@ -207,8 +206,8 @@ def print_run(run: Profile, console: Console | None = None) -> None:
     print_notes(console, run.manifest["warnings"])
 
 
-def _layer_table(run: Profile, width: int) -> Table:
-    """Return layers down, metrics across; intervals where the terminal is wide enough for them."""
+def _layer_table(run: Profile) -> Table:
+    """Return layers down, metrics across."""
     raw = run.table[run.table["normalization"] == "raw"]
     columns = {}
     for metric, sink in shown_series(raw["metric"]):
@@ -217,18 +216,12 @@ def _layer_table(run: Profile, width: int) -> Table:
             heading = metrics()[metric].info.heading if sink == "keep" else "sink\ndropped"
             columns[metric, sink] = (heading, rows.set_index("site"))
     sites = raw[["site", "layer"]].drop_duplicates()
-    is_wide = width >= 12 + 16 * len(columns)
-    has_sites = is_wide or bool(sites["site"].str.count(r"\.").gt(1).any())
+    has_sites = bool(sites["site"].str.count(r"\.").gt(1).any())
     headings = [heading for heading, _ in columns.values()]
     table = numeric_table("layer", *(["site"] if has_sites else []), *headings)
     for site, layer in sites.itertuples(index=False):
         cells = [str(layer), str(site)] if has_sites else [str(layer)]
-        for _, column in columns.values():
-            interval = Interval.from_row(column.loc[site])
-            cell = number(interval.value)
-            if is_wide and interval.known:
-                cell += f" [dim]±{number((interval.high - interval.low) / 2)}[/]"
-            cells.append(cell)
+        cells += [number(float(column["value"][site])) for _, column in columns.values()]
         table.add_row(*cells)
     return table
 

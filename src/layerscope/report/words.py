@@ -14,7 +14,6 @@ from rich.table import Table
 from layerscope.choose.choice import Choice
 from layerscope.core.columns import lowest_and_highest
 from layerscope.core.options import count_of
-from layerscope.core.readout import Readout
 from layerscope.maps import TRUSTED, LayerMap
 from layerscope.profiling.run import entropy_valley
 from layerscope.report.section import Section
@@ -140,7 +139,6 @@ def notices(sections: Sequence[Section], choices: Mapping[str, Choice]) -> list[
                 sides = "; ".join(f"{v}: {', '.join(labels)}" for v, labels in values.items())
                 text = f"They differ in {name} ({sides}): their numbers cannot be compared."
                 lines.append(Notice("warn", f"these {kind}s", text))
-    lines += _different_vectors(sections)
     about: dict[str, list[str]] = {}
     for section in sections:
         for text in dict.fromkeys(section.warnings):
@@ -164,26 +162,6 @@ def _values(runs: Sequence[Section], name: str) -> dict[str, list[str]]:
         if value is not None and value not in _ABSENT:
             values.setdefault(str(value), []).append(run.label)
     return values
-
-
-def _different_vectors(sections: Sequence[Section]) -> list[Notice]:
-    """Return where a profile and an evaluation of one model read it differently."""
-    norms_by_model: dict[str, set[str]] = {
-        section.model: {Readout.parse(name).final_norm for name in section.rows["readout"].unique()}
-        for section in sections
-        if section.kind == "evaluation"
-    }
-    lines = []
-    for profile in sections:
-        norm = profile.facts.get("final norm")
-        norms = norms_by_model.get(profile.model, {str(norm)})
-        if profile.kind == "profile" and norm not in _ABSENT and norm not in norms:
-            text = (
-                f"The metrics read states with final norm {norm}, the scores with "
-                f"{', '.join(sorted(norms))}: the same layer is not the same vector in both."
-            )
-            lines.append(Notice("warn", profile.label, text))
-    return lines
 
 
 def conventions(sections: Sequence[Section]) -> pd.DataFrame:
