@@ -92,17 +92,18 @@ def test_a_forecast_promises_less_than_was_delivered_and_more_families_narrow_it
 ) -> None:
     depths = valley_depths(models)
     whole = fit(models, depths)
-    forecast = whole.forecast(whole.shares(1.0, 24))
+    gains = whole.gains(whole.shares(1.0, 24))
     outcomes = left_out(models, depths)
     delivered = np.mean(
         [np.mean([o.gain for o in outcomes if o.family == f]) for f in {o.family for o in outcomes}]
     )
-    assert 0 < forecast.gain.max() < delivered
+    assert 0 < gains.max() < delivered
     fewer = fit([m for m in models if m.family != "mamba"], depths)
     layer = int(np.argmax(whole.shares(1.0, 24)))
-    assert forecast.df == 4
-    assert fewer.forecast(fewer.shares(1.0, 24)).df == 3
-    assert 0 < forecast.risk(layer) < 1 / 3
+    assert whole.calibration is not None
+    assert fewer.calibration is not None
+    assert (whole.calibration.families, fewer.calibration.families) == (4, 3)
+    assert 0 < whole.claim(gains[layer], 1.0)[1] < 1 / 3
 
 
 def test_the_benchmark_table(models: tuple[Judged, ...]) -> None:

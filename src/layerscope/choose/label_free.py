@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from layerscope.choose.candidates import block_limits, layers_of
+from layerscope.choose.candidates import Limits, block_limits, layers_of
 from layerscope.choose.choice import NOTHING, Choice
 from layerscope.choose.decide import bound_warning, decide
 from layerscope.core.identity import Reading
@@ -200,27 +200,6 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """Gains of every layer over the last, in points.
-
-    The error of a gain is `scale` times a t variable with `df` degrees of freedom.
-    """
-
-    gain: np.ndarray
-    scale: float
-    df: int
-
-    def interval(self, layer: int) -> tuple[float, float]:
-        """Return 95 % bounds of a layer's gain."""
-        reach = float(stdtrit(self.df, 0.975)) * self.scale
-        return float(self.gain[layer] - reach), float(self.gain[layer] + reach)
-
-    def risk(self, layer: int) -> float:
-        """Return the chance that a layer scores below the last."""
-        return float(stdtr(self.df, -float(self.gain[layer]) / self.scale))
-
-
-@dataclass(frozen=True)
 class Prior:
     """Depth curves by group (`valley`, `no_valley`) and family: gains over the last layer as shares
     of the headroom, on `DEPTHS`."""
@@ -246,7 +225,7 @@ class Prior:
         mixed[-1] = 0.0
         return mixed
 
-    def forecast(self, shares: np.ndarray, widen: float = 1.0) -> Forecast:
+    def gains(self, shares: np.ndarray) -> np.ndarray:
         """Return gains in points from shares of the headroom.
 
         No layer is promised more than the rule has delivered on families it had not seen.
@@ -254,8 +233,19 @@ class Prior:
         calibration = self.calibration
         assert calibration is not None
         ratio = np.minimum(np.maximum(shares, -1e9) / max(calibration.share, 1e-9), 1.0)
-        gain = np.where(np.isfinite(shares), calibration.gain * ratio, -math.inf)
-        return Forecast(gain, widen * calibration.error, calibration.families)
+        return np.where(np.isfinite(shares), calibration.gain * ratio, -math.inf)
+
+    def claim(self, gain: float, widen: float) -> tuple[Interval, float]:
+        """Return a gain with its 95 % interval, and the chance that it is below zero.
+
+        The error of a gain is a scale times a t variable.
+        """
+        calibration = self.calibration
+        assert calibration is not None
+        scale = widen * calibration.error
+        reach = float(stdtrit(calibration.families, 0.975)) * scale
+        risk = float(stdtr(calibration.families, -gain / scale))
+        return Interval(gain, gain - reach, gain + reach), risk
 
 
 def best_layer(shares: np.ndarray) -> int:
@@ -280,24 +270,16 @@ def shipped_prior() -> Prior:
 # ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The layer that a rule names, and why.
-
-    `forecast` is the gain of each layer, None if the rule says nothing about it.
-    """
-
-    layer: int
-    reason: str
-    forecast: Forecast | None = None
-    warnings: tuple[str, ...] = ()
-    abstained: bool = False
-
-
-def apply_rule(rule: str, evidence: Evidence) -> Answer:
-    """Return the answer of the rule with a name."""
+def apply_rule(
+    rule: str,
+    evidence: Evidence,
+    max_blocks: float | None = None,
+    tolerance: float | None = None,
+) -> Choice:
+    """Return the choice by the rule with a name, within the bound."""
+    limits = block_limits(max_blocks, tolerance, evidence.n_blocks)
     if rule == "evidence":
-        return choose_by_evidence(evidence, shipped_prior())
+        return choose_by_evidence(evidence, shipped_prior(), limits)
     metric = rule.removeprefix("lowest_")
     if metric == rule or metric not in LOWEST:
         names = [f"lowest_{metric}" for metric in LOWEST]
@@ -312,47 +294,96 @@ def apply_rule(rule: str, evidence: Evidence) -> Answer:
         f"{metric} is lowest there. On the published results this rule loses to the last layer on "
         "some families."
     )
-    return Answer(int(np.argmin(curve.value)), reason)
+    return _without_forecast(rule, evidence, int(np.argmin(curve.value)), reason, limits)
 
 
-def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
-    """Return the answer under a prior: benchmarks give one that has not seen the model's family."""
+def _without_forecast(
+    rule: str, evidence: Evidence, layer: int, reason: str, limits: Limits, abstained: bool = False
+) -> Choice:
+    """Return the choice of a layer, or of the last one within the bound, whose gain is not known
+    unless it is the last."""
     last = evidence.n_blocks
+    bound = last if limits.budget is None else round(limits.budget * last)
+    warnings: tuple[str, ...] = ()
+    if bound < layer:
+        warnings = (f"max_blocks= allows {bound} blocks, and the rule takes layer {layer}.",)
+        layer = bound
+    choice = _make_choice(rule, evidence, layer, reason, NOTHING if layer == last else None)
+    return replace(choice, warnings=warnings, abstained=abstained and layer == last)
+
+
+def _make_choice(
+    rule: str,
+    evidence: Evidence,
+    layer: int,
+    reason: str,
+    gain: Interval | None,
+    risk: float | None = None,
+) -> Choice:
+    return Choice(
+        layer=layer,
+        readout=DEFAULT_READOUT,
+        gain=gain,
+        risk_of_loss=0.0 if gain == NOTHING else risk,
+        tied=(layer,),
+        rule=rule,
+        layers=evidence.n_blocks,
+        model=evidence.model,
+        reason=reason,
+        gain_readout=gain and NOTHING,
+        gain_layer=gain,
+    )
+
+
+def choose_by_evidence(evidence: Evidence, prior: Prior, limits: Limits | None = None) -> Choice:
+    """Return the choice under a prior: benchmarks give one that has not seen the model's family."""
+    limits = limits or Limits()
+    last = evidence.n_blocks
+
+    def keep_last(problem: str) -> Choice:
+        reason = f"no layer but the last can be trusted here: {problem}"
+        return _without_forecast("evidence", evidence, last, reason, limits, abstained=True)
+
     probability, observed = read_valley(evidence)
-    problem = evidence.problem
-    if not problem and probability is None:
-        problem = f"{observed}, so nothing says where in the model to look."
-    if problem or probability is None:
-        return _keep_last(last, problem)
+    if evidence.problem:
+        return keep_last(evidence.problem)
+    if probability is None:
+        return keep_last(f"{observed}, so nothing says where in the model to look.")
     has_valley = probability >= 0.5
     observed = f"{observed} (chance of a valley {probability:.0%})"
     shares = prior.shares(probability, last)
     layer = best_layer(shares)
     # the norm of a sink stands in for a hidden valley, on which the rule was not fitted
     is_fitted = not evidence.hides_valley and evidence.curve("prompt_entropy") is not None
-    forecast = prior.forecast(shares, 1.0 if is_fitted else UNSURE)
-    risk = forecast.risk(layer)
+    gains = prior.gains(shares)
+    claims = [prior.claim(float(gain), 1.0 if is_fitted else UNSURE) for gain in gains]
+    risks = np.array([risk for _, risk in claims])
     if layer == last:
-        return _keep_last(last, f"{observed}; no layer is expected to gain.")
-    if risk > MOST_RISK:
-        return _keep_last(
-            last, f"{observed}; layer {layer} looks best but would lose in {risk:.0%} of cases."
-        )
+        return keep_last(f"{observed}; no layer is expected to gain.")
+    if risks[layer] > MOST_RISK:
+        would = f"would lose in {risks[layer]:.0%} of cases"
+        return keep_last(f"{observed}; layer {layer} looks best but {would}.")
     unseen = (
         "whether the last layer was trained for embedding cannot be seen without anisotropy or "
         "under final_norm=raw"
     )
     if not evidence.tuning_known and not has_valley:
         # an early layer of a sentence encoder loses far more than one of a language model gains
-        return _keep_last(last, f"{observed}, but {unseen}.")
-    warnings = () if evidence.tuning_known else (f"{unseen}. If it was, keep the last layer.",)
+        return keep_last(f"{observed}, but {unseen}.")
+    warnings = [] if evidence.tuning_known else [f"{unseen}. If it was, keep the last layer."]
+    if limits.budget is not None:
+        is_safe = (risks <= MOST_RISK) | (np.arange(last + 1) == last)
+        is_allowed = is_safe[: round(limits.budget * last) + 1].any()
+        scores = Scores(np.where(is_safe if is_allowed else np.isfinite(gains), gains, np.nan))
+        costs = [layer / last for layer in range(last + 1)]
+        decision = decide(layers_of(Readout(), range(last + 1), costs), [scores], last, limits)
+        warnings += bound_warning(decision)
+        layer = decision.chosen
     kind = "with a valley gain late" if has_valley else "without a valley gain early"
-    return Answer(layer, f"{observed}; the published models {kind}.", forecast, warnings)
-
-
-def _keep_last(last: int, problem: str) -> Answer:
-    reason = f"no layer but the last can be trusted here: {problem}"
-    return Answer(last, reason, abstained=True)
+    gain, risk = (NOTHING, 0.0) if layer == last else claims[layer]
+    reason = f"{observed}; the published models {kind}."
+    choice = _make_choice("evidence", evidence, layer, reason, gain, risk)
+    return replace(choice, warnings=tuple(warnings))
 
 
 def choose_label_free(
@@ -363,66 +394,29 @@ def choose_label_free(
     tolerance: float | None = None,
     readout: str = DEFAULT_READOUT,
 ) -> Choice:
-    """Return a rule's answer on a profile, brought within `max_blocks`."""
+    """Return a rule's choice on a profile, within `max_blocks`."""
     evidence = from_run(profile)
-    last = evidence.n_blocks
-    if last < 1:
+    if evidence.n_blocks < 1:
         raise LayerscopeError(f"{evidence.model} has no blocks to choose from.")
-    answer = apply_rule(rule, evidence)
-    layer, bound_warnings = _within_bound(answer, last, max_blocks, tolerance)
-    warnings = [*answer.warnings, *bound_warnings]
-    forecast = answer.forecast
-    gain: Interval | None = None
-    risk: float | None = None
+    choice = apply_rule(rule, evidence, max_blocks, tolerance)
     if readout != DEFAULT_READOUT:
-        warnings.append(
+        note = (
             f"rules without labels are about the default readout: nothing is known about {readout}."
         )
-    elif layer == last:
-        gain = NOTHING
-        risk = 0.0
-    elif forecast is not None:
-        gain = Interval(float(forecast.gain[layer]), *forecast.interval(layer))
-        risk = forecast.risk(layer)
+        choice = replace(
+            choice,
+            readout=readout,
+            warnings=(*choice.warnings, note),
+            gain=None,
+            risk_of_loss=None,
+            gain_readout=None,
+            gain_layer=None,
+        )
     model = profile.manifest["model"]
-    return Choice(
-        layer=layer,
-        readout=readout,
-        gain=gain,
-        risk_of_loss=risk,
-        tied=(layer,),
-        rule=rule,
-        reason=answer.reason,
-        gain_readout=None if gain is None else NOTHING,
-        gain_layer=gain,
-        layers=last,
-        model=evidence.model,
-        warnings=tuple(warnings),
-        abstained=answer.abstained and layer == last,
+    return replace(
+        choice,
         identity=dict(model),
         source=None if profile.path is None else str(profile.path),
         max_length=Reading.of(profile.manifest).max_length,
         unit_length=bool(model["normalizes"]) if "normalizes" in model else None,
     )
-
-
-def _within_bound(
-    answer: Answer, last: int, max_blocks: float | None, tolerance: float | None
-) -> tuple[int, list[str]]:
-    """Return the layer within the bound, and a warning where it is not near the rule's."""
-    limits = block_limits(max_blocks, tolerance, last)
-    if limits.budget is None:
-        return answer.layer, []
-    bound = round(limits.budget * last)
-    if answer.forecast is None:
-        layer = min(answer.layer, bound)
-        note = f"max_blocks= allows {bound} blocks, and the rule takes layer {answer.layer}."
-        return layer, [note] if layer < answer.layer else []
-    forecast = answer.forecast
-    is_safe = np.array([forecast.risk(layer) <= MOST_RISK for layer in range(last + 1)])
-    is_safe[last] = True
-    is_open = is_safe if is_safe[: bound + 1].any() else np.isfinite(forecast.gain)
-    costs = [layer / last for layer in range(last + 1)]
-    scores = Scores(np.where(is_open, forecast.gain, np.nan))
-    decision = decide(layers_of(Readout(), range(last + 1), costs), [scores], last, limits)
-    return decision.chosen, bound_warning(decision)

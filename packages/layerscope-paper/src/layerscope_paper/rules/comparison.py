@@ -1,33 +1,33 @@
-"""Every rule on every family of the atlas. No rule is fitted on the family that it is judged on."""
+"""Every rule on every family of published models; no rule is fitted on the family that judges it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from layerscope.choose.label_free import Evidence, apply_rule, choose_by_evidence
+from layerscope.choose.label_free import apply_rule, choose_by_evidence
 from layerscope.errors import LayerscopeError
 from layerscope_paper.atlas.evidence import ATLAS_METRICS, published_evidence
+from layerscope_paper.atlas.queries import metric_values
 from layerscope_paper.rules.gains import Judged, fit, valley_depths
 
-Chosen = int | Mapping[str, int] | None
-# What can be used without labels; the depths are those that a reader of the paper might try.
+Choice = int | Mapping[str, int]  # one layer, or a layer per task
 DEPTHS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-PAPER_WAY = ("dime", "infonce", "dataset_entropy")
+PER_TASK_METRICS = ("dime", "infonce", "dataset_entropy")  # Table 2's
 
 
 @dataclass(frozen=True)
 class Case:
-    """One rule on one model: what it chose, what that gained, and the interval that it forecast, if
-    any."""
+    """One rule on one model: its choice, the gain, and the interval that it forecast, if any."""
 
     rule: str
     family: str
     model: str
-    layer: Chosen
+    layer: Choice
     gain: float
     share: float
     ci_low: float | None = None
@@ -37,43 +37,26 @@ class Case:
 
 
 def evidence_cases(models: Sequence[Judged]) -> list[Case]:
-    """Our rule, with its curves and its interval refitted without each family."""
+    """Return the cases of our rule, with its curves and its interval refitted without each
+    family."""
     depths = valley_depths(list(models))
     cases = []
     for family in sorted({m.family for m in models}):
         prior = fit([m for m in models if m.family != family], depths)
         for model in (m for m in models if m.family == family):
             answer = choose_by_evidence(published_evidence(model.model), prior)
-            low = high = risk = None
-            if answer.forecast is not None:
-                low, high = answer.forecast.interval(answer.layer)
-                risk = answer.forecast.risk(answer.layer)
-            outcome = model.gain(answer.layer), model.share(answer.layer)
-            cases.append(
-                Case(
-                    "evidence",
-                    family,
-                    model.model,
-                    answer.layer,
-                    *outcome,
-                    low,
-                    high,
-                    risk,
-                    answer.abstained,
-                )
-            )
+            case = _case("evidence", model, answer.layer)
+            if answer.abstained:
+                case = replace(case, abstained=True)
+            elif answer.gain is not None:
+                ends = {"ci_low": answer.gain.low, "ci_high": answer.gain.high}
+                case = replace(case, **ends, risk=answer.risk_of_loss)
+            cases.append(case)
     return cases
 
 
-def _cases(rule: str, models: Sequence[Judged], pick: Callable[[Judged], Chosen]) -> list[Case]:
-    cases = []
-    for model in models:
-        layer = pick(model)
-        if layer is not None and (isinstance(layer, int) or layer):
-            cases.append(
-                Case(rule, model.family, model.model, layer, model.gain(layer), model.share(layer))
-            )
-    return cases
+def _case(rule: str, model: Judged, layer: Choice) -> Case:
+    return Case(rule, model.family, model.model, layer, model.gain(layer), model.share(layer))
 
 
 def nearest(depth: float, n_blocks: int) -> int:
@@ -86,25 +69,23 @@ def nearest(depth: float, n_blocks: int) -> int:
 
 
 def chosen_depth(models: Sequence[Judged]) -> float:
-    """The fixed depth that recovers most on average over the families of these models."""
+    """Return the fixed depth that recovers most on average over the families of these models."""
     families = sorted({m.family for m in models})
 
-    def worth(depth: float) -> float:
-        own = [
+    def mean_share(depth: float) -> float:
+        by_family = [
             [m.share(nearest(depth, m.n_blocks)) for m in models if m.family == f] for f in families
         ]
-        return float(np.mean([np.mean(shares) for shares in own]))
+        return float(np.mean([np.mean(shares) for shares in by_family]))
 
-    return max((round(0.05 * k, 2) for k in range(1, 21)), key=worth)
+    return max((round(0.05 * k, 2) for k in range(1, 21)), key=mean_share)
 
 
 def lowest_per_task(model: Judged, metric: str) -> dict[str, int]:
-    """The paper's way: for each task the layer with the lowest metric on its own data, among the
-    layers it was scored at."""
-    from layerscope_paper import atlas
-
+    """Choose as the paper does: for each task the layer with the lowest metric on its own data,
+    among the layers with a score; no tasks where fewer than ten have values."""
     try:
-        values = atlas.metric_values(model.model, dataset="mteb", metric=ATLAS_METRICS[metric])
+        values = metric_values(model.model, dataset="mteb", metric=ATLAS_METRICS[metric])
     except LayerscopeError:
         return {}
     lowest = {}
@@ -119,67 +100,65 @@ def lowest_per_task(model: Judged, metric: str) -> dict[str, int]:
 
 
 def compare(models: Sequence[Judged]) -> list[Case]:
-    """All rules on all models."""
-    read: dict[str, Evidence] = {m.model: published_evidence(m.model) for m in models}
-    cases = _cases("last", models, lambda m: m.n_blocks)
-    for depth in DEPTHS:
-        cases += _cases(f"fixed_depth:{depth:g}", models, lambda m, d=depth: nearest(d, m.n_blocks))  # type: ignore[misc]
-    blind = {
-        f: chosen_depth([m for m in models if m.family != f]) for f in {m.family for m in models}
-    }
-    cases += _cases(
-        "fixed_depth, chosen on the other families",
-        models,
-        lambda m: nearest(blind[m.family], m.n_blocks),
-    )
-    for metric in ATLAS_METRICS:
-        rule = f"lowest_{metric}"
-        name = rule + ("[signed]" if metric == "curvature" else "")
-        cases += _cases(name, models, lambda m, r=rule: apply_rule(r, read[m.model]).layer)  # type: ignore[misc]
-    # of the absolute cosine: where the signed angle is largest
-    most = lambda m: int(read[m.model].curves["curvature"].value.argmax())  # noqa: E731
-    cases += _cases("lowest_curvature[absolute]", models, most)
-    for metric in PAPER_WAY:
-        name = f"lowest_{metric}, per task"
-        cases += _cases(name, models, lambda m, k=metric: lowest_per_task(m, k))  # type: ignore[misc]
+    """Return the cases of all rules on all models."""
+    families = {m.family for m in models}
+    depths = {f: chosen_depth([m for m in models if m.family != f]) for f in families}
+    cases = []
+    for model in models:
+        evidence = published_evidence(model.model)
+        blocks = model.n_blocks
+        choices: dict[str, Choice] = {"last": blocks}
+        for depth in DEPTHS:
+            choices[f"fixed_depth:{depth:g}"] = nearest(depth, blocks)
+        fitted = nearest(depths[model.family], blocks)
+        choices["fixed_depth, chosen on the other families"] = fitted
+        for metric in ATLAS_METRICS:
+            name = "lowest_curvature[signed]" if metric == "curvature" else f"lowest_{metric}"
+            choices[name] = apply_rule(f"lowest_{metric}", evidence).layer
+        # of the absolute cosine: the largest signed angle
+        largest = int(evidence.curves["curvature"].value.argmax())
+        choices["lowest_curvature[absolute]"] = largest
+        for metric in PER_TASK_METRICS:
+            if by_task := lowest_per_task(model, metric):
+                choices[f"lowest_{metric}, per task"] = by_task
+        cases += [_case(rule, model, layer) for rule, layer in choices.items()]
     cases += evidence_cases(models)
-    one = "best single layer (needs labels)"
-    cases += _cases(one, models, lambda m: max(range(m.n_blocks + 1), key=m.gain))
+    for model in models:
+        best = max(range(model.n_blocks + 1), key=model.gain)
+        cases.append(_case("best single layer (needs labels)", model, best))
     return cases
 
 
 def summarize(cases: Sequence[Case], families: Sequence[str]) -> pd.DataFrame:
-    """One row per rule: share of the headroom and worst model by family, and over all families with
-    equal weight."""
+    """Return a row per rule: share of the headroom and worst model by family, and over all families
+    with equal weight."""
+    table = pd.DataFrame([vars(case) for case in cases])
     rows = []
-    for rule in dict.fromkeys(c.rule for c in cases):
-        row: dict[str, object] = {"rule": rule}
+    for rule, group in table.groupby("rule", sort=False):
+        row: dict[str, Any] = {"rule": rule}
+        means = group.groupby("family")["share"].mean()
+        worst = group.groupby("family")["gain"].min()
         for family in families:
-            own = [c for c in cases if c.rule == rule and c.family == family]
-            row[family] = float(np.mean([c.share for c in own])) if own else None
-            row[f"{family} worst"] = min(c.gain for c in own) if own else None
-        have = [row[f] for f in families if row[f] is not None]
-        row["families"] = len(have)
-        row["mean"] = float(np.mean([float(str(v)) for v in have]))
-        row["worst"] = min(c.gain for c in cases if c.rule == rule)
+            row[family] = means.get(family)
+            row[f"{family} worst"] = worst.get(family)
+        row["families"] = len(means)
+        row["mean"] = means.mean()
+        row["worst"] = group["gain"].min()
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def coverage(cases: Sequence[Case]) -> dict[str, float]:
-    """How often the 95 % interval contained the gain, over models and over families, and losses
-    beside the stated risks."""
-    promised = [c for c in cases if c.ci_low is not None and c.ci_high is not None]
-    inside = {c.model: bool((c.ci_low or 0.0) <= c.gain <= (c.ci_high or 0.0)) for c in promised}
-    families = sorted({c.family for c in promised})
-    by = [float(np.mean([inside[c.model] for c in promised if c.family == f])) for f in families]
+    """Return the shares of models and of families whose gain lies in the 95 % interval, and the
+    share of losses beside the mean stated risk."""
+    table = pd.DataFrame([vars(case) for case in cases])
+    forecast = table[table["ci_low"].notna()]
+    inside = forecast["gain"].between(forecast["ci_low"], forecast["ci_high"])
     return {
-        "models": float(len(promised)),
-        "covered": float(np.mean(list(inside.values()))) if inside else float("nan"),
-        "covered_by_family": float(np.mean(by)) if by else float("nan"),
-        "mean_risk": float(np.mean([c.risk for c in promised if c.risk is not None]))
-        if promised
-        else float("nan"),
-        "lost": float(np.mean([c.gain < 0 for c in promised])) if promised else float("nan"),
-        "abstained": float(sum(c.abstained for c in cases if c.rule == "evidence")),
+        "models": float(len(forecast)),
+        "covered": float(inside.mean()),
+        "covered_by_family": float(inside.groupby(forecast["family"]).mean().mean()),
+        "mean_risk": float(forecast["risk"].mean()),
+        "lost": float((forecast["gain"] < 0).mean()),
+        "abstained": float(table["abstained"].sum()),
     }
