@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import inspect
 import io
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from layerscope.cache import cache_dir
+from layerscope.cli.shared import OPTIONS
 from layerscope.errors import LayerscopeError, os_advice, printable
 from layerscope.version import VERSION
 
@@ -45,11 +48,30 @@ app = typer.Typer(
 
 
 def command(
-    name: str, panel: str, example: str
+    name: str, panel: str, example: str, shared: Sequence[str] = ("as_json",)
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command to a panel of the help. Its own help ends with an example that runs."""
+    """Add a command to a panel of the help, with its own options and some `shared` ones, which it
+    finds in its context. Its help ends with an example that runs."""
     EXAMPLES[name] = example
-    return app.command(name, epilog=f"Example:\n\n{example}", rich_help_panel=panel)
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:
+            function(**{key: values[key] for key in signature.parameters})
+
+        more = []
+        for key in shared:
+            annotation, default = OPTIONS[key]
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            more.append(inspect.Parameter(key, keyword, default=default, annotation=annotation))
+        parameters = [*signature.parameters.values(), *more]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        app.command(name, epilog=f"Example:\n\n{example}", rich_help_panel=panel)(run)
+        return function
+
+    return add
 
 
 def _print_version(value: bool) -> None:

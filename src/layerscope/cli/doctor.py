@@ -43,16 +43,16 @@ class Finding:
 
 @command("doctor", shared.KEEP, "layerscope doctor")
 def doctor_command(
+    context: typer.Context,
     prune: Annotated[
         str | None,
         typer.Option(help="Remove stored vectors, least recently used first, down to e.g. 2GB."),
     ] = None,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Check versions, extras, the device and its eigen-solver, and the caches: a text that can go
     into a bug report."""
     if prune is not None:
-        _prune(prune, as_json)
+        _prune(context, prune)
         return
     findings = list(examine())
     problems = [finding for finding in findings if finding.status == PROBLEM]
@@ -60,19 +60,19 @@ def doctor_command(
     if problems:
         next_step = problems[0].mend
     value = {"layerscope": VERSION, "findings": [asdict(finding) for finding in findings]}
-    shared.show(as_json, value, lambda: _print(findings), next_step)
+    shared.show(context, value, lambda: _print(findings), next_step)
     if problems:
         raise typer.Exit(2)
 
 
-def _prune(size: str, as_json: bool) -> None:
+def _prune(context: typer.Context, size: str) -> None:
     from layerscope.vectors import VectorStore
 
     store = VectorStore(cache_dir() / "embeddings", None)
     freed = store.prune(parse_size(size))
     left = store.size()
     text = f"removed {describe_size(freed)} of vectors; {describe_size(left)} are left"
-    shared.show(as_json, {"removed": freed, "left": left}, lambda: print(text), "layerscope doctor")
+    shared.show(context, {"removed": freed, "left": left}, lambda: print(text), "layerscope doctor")
 
 
 def examine() -> Iterator[Finding]:
@@ -84,8 +84,8 @@ def examine() -> Iterator[Finding]:
         *((extra, partial(check_extra, extra), how_to_install(extra)) for extra in EXTRAS),
         ("device", _check_device, _UPDATE_TORCH),
         ("eigen-solver", check_solver, _UPDATE_TORCH),
-        ("cache", _check_cache, "export LAYERSCOPE_CACHE=FOLDER"),
-        ("hub cache", _check_hub_cache, "export HF_HOME=FOLDER"),
+        ("cache", partial(_check_folder, "cache", cache_dir), "export LAYERSCOPE_CACHE=FOLDER"),
+        ("hub cache", partial(_check_folder, "hub cache", _hub_cache), "export HF_HOME=FOLDER"),
     )
     for name, check, mend in checks:
         try:
@@ -110,9 +110,8 @@ def extra_modules(extra: str) -> list[str]:
 
 def check_extra(extra: str) -> Finding:
     """Check that the modules of an extra can be imported."""
-    purpose = ", ".join(
-        feature for feature, other, modules in FEATURES.values() if other == extra and modules
-    )
+    features = (name for name, other, modules in FEATURES.values() if other == extra and modules)
+    purpose = ", ".join(features)
     absent = [name for name in extra_modules(extra) if importlib.util.find_spec(name) is None]
     if absent:
         text = f"not installed ({', '.join(absent)}); needed for {purpose}"
@@ -164,18 +163,15 @@ def check_solver() -> Finding:
     return Finding("eigen-solver", OK, text)
 
 
-def _check_cache() -> Finding:
-    return _check_folder("cache", cache_dir())
-
-
-def _check_hub_cache() -> Finding:
+def _hub_cache() -> Path:
     from layerscope.data.hub import hub_cache
 
-    return _check_folder("hub cache", hub_cache())
+    return hub_cache()
 
 
-def _check_folder(name: str, folder: Path) -> Finding:
+def _check_folder(name: str, find: Callable[[], Path]) -> Finding:
     """Check that a folder, or the one in which it would be made, can be written to and has room."""
+    folder = find()
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with tempfile.TemporaryFile(dir=place):
         free = shutil.disk_usage(place).free

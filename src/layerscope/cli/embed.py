@@ -31,7 +31,12 @@ MaxLength = Annotated[
 ]
 
 
-@command("compare", shared.START, "layerscope compare smollm2-135m minilm-l6 --data lee")
+@command(
+    "compare",
+    shared.START,
+    "layerscope compare smollm2-135m minilm-l6 --data lee",
+    shared.LOOKUP,
+)
 def compare_command(
     context: typer.Context,
     models: Annotated[
@@ -41,11 +46,6 @@ def compare_command(
     column: shared.Column = None,
     labels: shared.Labels = None,
     sample: Annotated[int, typer.Option(help="Number of texts, drawn at random.")] = 300,
-    option: shared.Settings = None,
-    device: shared.Device = None,
-    model_option: shared.ModelSettings = None,
-    engine: shared.Engine = "local",
-    as_json: shared.AsJson = False,
 ) -> None:
     """Compare models and exported folders on your texts: agreement, labels, speed, size, and which
     to use."""
@@ -69,11 +69,14 @@ def compare_command(
         next_step = f"layerscope embed {words} --out vectors.parquet"
     else:
         next_step = f"layerscope improve {words} --out better"
-    shared.show(as_json, comparison.as_dict(), print_comparison, next_step)
+    shared.show(context, comparison.as_dict(), print_comparison, next_step)
 
 
 @command(
-    "embed", shared.START, "layerscope embed exports/improved --data lee --out vectors.parquet"
+    "embed",
+    shared.START,
+    "layerscope embed exports/improved --data lee --out vectors.parquet",
+    shared.RUN,
 )
 def embed_command(
     context: typer.Context,
@@ -84,12 +87,6 @@ def embed_command(
     layers: Layers = None,
     readout: Readout = None,
     max_length: MaxLength = None,
-    option: shared.Settings = None,
-    device: shared.Device = None,
-    model_option: shared.ModelSettings = None,
-    engine: shared.Engine = "local",
-    overwrite: shared.Overwrite = False,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Write the vectors of any number of texts to a parquet file, beside the columns that they came
     with.
@@ -101,10 +98,15 @@ def embed_command(
     file = embed(model, data, out, **shared.keywords(context, "model", "data", "out"))
     words = ["layerscope", "search", model, "a question", "--data", str(file)]
     next_step = shared.shell_quote(*words, *_flags(layers, readout, max_length))
-    shared.show(as_json, {"out": str(file), **facts_of(file)}, lambda: print(file), next_step)
+    shared.show(context, {"out": str(file), **facts_of(file)}, lambda: print(file), next_step)
 
 
-@command("search", shared.START, 'layerscope search minilm-l6 "an accident at sea" --data lee')
+@command(
+    "search",
+    shared.START,
+    'layerscope search minilm-l6 "an accident at sea" --data lee',
+    shared.LOOKUP,
+)
 def search_command(
     context: typer.Context,
     model: Folder,
@@ -115,11 +117,6 @@ def search_command(
     readout: Readout = None,
     max_length: MaxLength = None,
     top: Annotated[int, typer.Option(help="How many to show.")] = 5,
-    option: shared.Settings = None,
-    device: shared.Device = None,
-    model_option: shared.ModelSettings = None,
-    engine: shared.Engine = "local",
-    as_json: shared.AsJson = False,
 ) -> None:
     """Show the texts nearest to a question. The data may be a file that embed wrote."""
     from layerscope.embedding.searching import search
@@ -139,7 +136,7 @@ def search_command(
         words = ["layerscope", "embed", model, "--data", data, *flags]
         words += ["--column", column] if column else []
         words += ["--out", "vectors.parquet"]
-    shared.show(as_json, rows, print_rows, shared.shell_quote(*words))
+    shared.show(context, rows, print_rows, shared.shell_quote(*words))
 
 
 def _flags(layers: Any, readout: str | None, max_length: int | None) -> list[Any]:

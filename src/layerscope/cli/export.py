@@ -37,18 +37,17 @@ def select_command(
     tolerance: Annotated[
         float | None, typer.Option(help="Points of score that an earlier layer may lose.")
     ] = None,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few
     labels."""
     from layerscope.choose.select import select
 
     options = shared.keywords(context, "runs")
-    if labels is not None and as_json:
+    if labels is not None and context.params["as_json"]:
         options["progress"] = False
     choice = select(*(runs or []), **options)
     words = _export_command(choice)
-    shared.show(as_json, choice.as_dict(), lambda: _print_choice(choice), words)
+    shared.show(context, choice.as_dict(), lambda: _print_choice(choice), words)
 
 
 def _print_choice(choice: Any) -> None:
@@ -80,6 +79,7 @@ def _export_command(choice: Any) -> str:
     "export",
     shared.START,
     "layerscope export smollm2-135m --choice runs/scores --out exports/small",
+    shared.CUT,
 )
 def export_command(
     context: typer.Context,
@@ -111,11 +111,6 @@ def export_command(
     ] = None,
     public: Annotated[bool, shared.flag("--public", "Let everybody read it there.")] = False,
     yes: Annotated[bool, shared.flag("--yes", "Send without asking first.")] = False,
-    option: shared.Settings = None,
-    device: shared.Device = None,
-    model_option: shared.ModelSettings = None,
-    overwrite: shared.Overwrite = False,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh
     process."""
@@ -132,15 +127,15 @@ def export_command(
                     f"{model} is an export and is pushed as it is: leave out {names[0]}. "
                     "To export it anew, give a layer."
                 )
-            _push(Exported.load(model), push, public, yes, as_json)
+            _push(context, Exported.load(model))
             return
     exported = export(model, layer, choice=choice, **settings)
     if push is not None:
-        _push(exported, push, public, yes, as_json)
+        _push(context, exported)
         return
     folder = exported.path
     shared.show(
-        as_json,
+        context,
         {"out": str(folder), **exported.facts},
         lambda: print_export(exported.facts),
         f"layerscope verify {shared.shell_quote(folder)}",
@@ -162,34 +157,35 @@ def _check_push(repo: str, yes: bool) -> None:
     check_token()
 
 
-def _push(exported: Any, repo: str, public: bool, yes: bool, as_json: bool) -> None:
+def _push(context: typer.Context, exported: Any) -> None:
     """Show what would be sent, ask, and send it."""
     from layerscope.exporting.publishing import pack, push
 
-    parcel = pack(exported.path, repo, public)
+    repo = context.params["push"]
+    parcel = pack(exported.path, repo, context.params["public"])
     print(one_line(f"To send: {parcel}"), file=sys.stderr)
-    if not yes and not typer.confirm("Send it?", err=True):
+    if not context.params["yes"] and not typer.confirm("Send it?", err=True):
         raise LayerscopeError(f"nothing was sent. The folder is {exported.path}.")
     url = push(parcel)
     facts = {"out": str(exported.path), "url": url, **exported.facts}
-    shared.show(as_json, facts, lambda: print(url), f"SentenceTransformer({repo!r})")
+    shared.show(context, facts, lambda: print(url), f"SentenceTransformer({repo!r})")
 
 
 @command("verify", shared.KEEP, "layerscope verify exports/small")
 def verify_command(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Exported folder.")],
     servers: Annotated[
         str | None,
         typer.Option("--for", help="Programs that should open it, e.g. tei,vllm, or all."),
     ] = None,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Compare every file of an exported folder with its checksum; with --for, check which programs
     open it. Exit code 2: something is damaged or in the way."""
     from layerscope.store.checked import check_files
 
     if servers is not None:
-        _check_servers(folder, servers, as_json)
+        _check_servers(context, folder, servers)
         return
     if not (folder / MARKER).is_file():
         raise LayerscopeError(f"{folder} is not an export: there is no {MARKER} in it.")
@@ -206,12 +202,12 @@ def verify_command(
     )
     if damaged:
         next_step = "run the command that wrote it again, with --overwrite"
-    shared.show(as_json, {"files": len(checks), "damaged": damaged}, print_damaged, next_step)
+    shared.show(context, {"files": len(checks), "damaged": damaged}, print_damaged, next_step)
     if damaged:
         raise typer.Exit(2)
 
 
-def _check_servers(folder: Path, names: str, as_json: bool) -> None:
+def _check_servers(context: typer.Context, folder: Path, names: str) -> None:
     """Show which programs open a sentence-transformers folder."""
     from layerscope.exporting.servers import SERVERS, check_servers
 
@@ -233,6 +229,6 @@ def _check_servers(folder: Path, names: str, as_json: bool) -> None:
     next_step = "start one of the programs on this folder"
     if all(problems.values()):
         next_step = shared.shell_quote("layerscope", "verify", folder, "--for", "all")
-    shared.show(as_json, {"servers": problems}, print_problems, next_step)
+    shared.show(context, {"servers": problems}, print_problems, next_step)
     if any(problems.values()):
         raise typer.Exit(2)

@@ -12,7 +12,10 @@ from layerscope.cli.app import command
 
 
 @command(
-    "improve", shared.START, "layerscope improve smollm2-135m --data lee --out exports/improved"
+    "improve",
+    shared.START,
+    "layerscope improve smollm2-135m --data lee --out exports/improved",
+    shared.RUN,
 )
 def improve_command(
     context: typer.Context,
@@ -37,12 +40,6 @@ def improve_command(
     ] = None,
     train: Annotated[bool, shared.flag("--train", "Train the remaining blocks.")] = False,
     no_texts: shared.NoTexts = False,
-    option: shared.Settings = None,
-    device: shared.Device = None,
-    model_option: shared.ModelSettings = None,
-    engine: shared.Engine = "local",
-    overwrite: shared.Overwrite = False,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Make an encoder faster, or a language model embed better, on your texts; export it.
 
@@ -56,7 +53,7 @@ def improve_command(
     if queries is not None:
         next_step = shared.shell_quote("layerscope", "search", out, "a question", "--data", data)
     shared.show(
-        as_json,
+        context,
         result.summary(),
         lambda: view(result.kind, "print")(result),
         next_step,

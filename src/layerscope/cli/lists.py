@@ -113,8 +113,8 @@ LISTS: dict[str, Callable[[], NameList]] = {
 
 @command("list", shared.KEEP, "layerscope list models")
 def list_command(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="LIST", help=f"One of {', '.join(LISTS)}.")],
-    as_json: shared.AsJson = False,
 ) -> None:
     """List the models, corpora, metrics, templates or tasks that have a short name."""
     from layerscope.terminal import Console, print_frame
@@ -130,4 +130,4 @@ def list_command(
         if names.hint:
             console.print(names.hint, markup=False, soft_wrap=True)
 
-    shared.show(as_json, names.rows, print_list, names.next_step)
+    shared.show(context, names.rows, print_list, names.next_step)

@@ -13,8 +13,11 @@ from layerscope.cli.app import command
 
 
 @command(
-    "profile", shared.START, "layerscope profile smollm2-135m --data lee --limit 50 --out runs/profile"
-)  # fmt: skip
+    "profile",
+    shared.START,
+    "layerscope profile smollm2-135m --data lee --limit 50 --out runs/profile",
+    shared.RUN,
+)
 def profile_command(
     context: typer.Context,
     model: shared.Model,
@@ -48,12 +51,6 @@ def profile_command(
     map: Annotated[bool, shared.flag("--map", "Keep items as points, for the page.")] = False,
     no_texts: shared.NoTexts = False,
     out: shared.RunFolder = None,
-    option: shared.Settings = None,
-    device: shared.Device = None,
-    model_option: shared.ModelSettings = None,
-    engine: shared.Engine = "local",
-    overwrite: shared.Overwrite = False,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Measure every layer of a model on texts, without labels.
 
@@ -63,7 +60,7 @@ def profile_command(
 
     folder = out or shared.default_folder(model, data, final_norm or "applied", limit=limit)
     run = profile(model, data, out=folder, **shared.keywords(context, "model", "data", "out"))
-    shared.show_run(as_json, run, f"layerscope select {shared.shell_quote(folder)}")
+    shared.show_run(context, run, f"layerscope select {shared.shell_quote(folder)}")
 
 
 def readout_names(texts: list[str] | None) -> list[str] | None:
@@ -82,6 +79,7 @@ def readout_names(texts: list[str] | None) -> list[str] | None:
     "evaluate",
     shared.START,
     "layerscope evaluate smollm2-135m --tasks LeeSimilarity --out runs/scores",
+    shared.RUN,
 )
 def evaluate_command(
     context: typer.Context,
@@ -105,12 +103,6 @@ def evaluate_command(
     ] = None,
     max_length: shared.MaxLength = 256,
     out: shared.RunFolder = None,
-    option: shared.Settings = None,
-    device: shared.Device = None,
-    model_option: shared.ModelSettings = None,
-    engine: shared.Engine = "local",
-    overwrite: shared.Overwrite = False,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Score every layer on MTEB tasks, encoding each distinct text once.
 
@@ -122,7 +114,7 @@ def evaluate_command(
     settings = shared.keywords(context, "model", "tasks", "out")
     run = evaluate(model, shared.parse_list(tasks), out=folder, **settings)
     next_step = shared.shell_quote("layerscope", "export", model, "--choice", folder)
-    shared.show_run(as_json, run, next_step, also="mteb/" if (folder / "mteb").is_dir() else "")
+    shared.show_run(context, run, next_step, also="mteb/" if (folder / "mteb").is_dir() else "")
     if run.failed:
         raise typer.Exit(2)
 
@@ -131,6 +123,7 @@ def evaluate_command(
     "probe",
     shared.LOOK,
     "layerscope probe smollm2-135m --data TrecQuestions --heads mean --sample 200 --out runs/probe",
+    shared.RUN,
 )
 def probe_command(
     context: typer.Context,
@@ -163,12 +156,6 @@ def probe_command(
     ] = "attention",
     layers: shared.Layers = None,
     out: shared.RunFolder = None,
-    option: shared.Settings = None,
-    device: shared.Device = None,
-    model_option: shared.ModelSettings = None,
-    engine: shared.Engine = "local",
-    overwrite: shared.Overwrite = False,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Train probes (small classifiers) on the frozen states of all layers at once.
 
@@ -178,4 +165,4 @@ def probe_command(
 
     folder = out or shared.default_folder(model, data or "data", "probe", limit=sample)
     run = probe(model, data, out=folder, **shared.keywords(context, "model", "data", "out"))
-    shared.show_run(as_json, run, f"layerscope report {shared.shell_quote(folder)}")
+    shared.show_run(context, run, f"layerscope report {shared.shell_quote(folder)}")

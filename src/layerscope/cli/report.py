@@ -13,6 +13,7 @@ from layerscope.cli.app import command
 
 @command("report", shared.START, "layerscope report runs/profile runs/scores --out report.html")
 def report_command(
+    context: typer.Context,
     runs: Annotated[
         list[Path] | None,
         typer.Argument(help="Folders of finished runs, or files from `select --json`."),
@@ -21,7 +22,6 @@ def report_command(
         "report.html"
     ),
     no_texts: shared.NoTexts = False,
-    as_json: shared.AsJson = False,
 ) -> None:
     """Write one self-contained page about runs: a headline, a map, curves, scores, tables."""
     from layerscope.report.contents import gather
@@ -33,4 +33,4 @@ def report_command(
     labels = [section.label for section in report.sections]
     facts = {"report": target, "headline": report.headline, "runs": labels}
     next_step = f"open {shared.shell_quote(target)} in a browser"
-    shared.show(as_json, facts, lambda: print(target), next_step)
+    shared.show(context, facts, lambda: print(target), next_step)

@@ -72,18 +72,25 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Place to write to.")]
 RunFolder = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder of the run. (default: in runs/)")
 ]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Another keyword of the function."),
-]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps.")]
-ModelSettings = Annotated[
-    list[str] | None,
-    typer.Option("--model-option", metavar="KEY=VALUE", help="Keyword of load, e.g. dtype=auto."),
-]
-Engine = Annotated[str, typer.Option(help="local, or ray:workers=4.")]
-Overwrite = Annotated[bool, flag("--overwrite", "Replace another result there.")]
-AsJson = Annotated[bool, flag("--json", "Print JSON instead of tables.")]
+
+KeyValues = list[str] | None
+_SETTING = typer.Option("--option", metavar="KEY=VALUE", help="Another keyword of the function.")
+_LOADING = typer.Option(metavar="KEY=VALUE", help="Keyword of load, e.g. dtype=auto.")
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "option": (Annotated[KeyValues, _SETTING], None),
+    "device": (Annotated[str | None, typer.Option(help="cpu, cuda or mps.")], None),
+    "model_option": (Annotated[KeyValues, _LOADING], None),
+    "engine": (Annotated[str, typer.Option(help="local, or ray:workers=4.")], "local"),
+    "overwrite": (Annotated[bool, flag("--overwrite", "Replace another result there.")], False),
+    "as_json": (Annotated[bool, flag("--json", "Print JSON instead of tables.")], False),
+}
+"""The options that commands share, with their defaults."""
+
+RUN = tuple(OPTIONS)
+"""The shared options of a command that runs a model and writes."""
+
+LOOKUP = tuple(name for name in OPTIONS if name != "overwrite")
+CUT = tuple(name for name in OPTIONS if name != "engine")
 
 
 def keywords(context: typer.Context, *own: str) -> dict[str, Any]:
@@ -164,14 +171,14 @@ def default_folder(*words: str, limit: int | None = None) -> Path:
 
 
 def show(
-    as_json: bool,
+    context: typer.Context,
     value: Any,
     print_tables: Callable[[], Any],
     next_step: str,
     written: str = "",
 ) -> None:
     """Print a result as JSON, or as tables, its place and the next command (both on stderr)."""
-    if as_json:
+    if context.params["as_json"]:
         from layerscope.store.atomic import plain
 
         print(json.dumps(plain(value), indent=2, ensure_ascii=False))
@@ -182,7 +189,7 @@ def show(
     print(one_line(f"Next: {next_step}"), file=sys.stderr)
 
 
-def show_run(as_json: bool, run: Any, next_step: str, also: str = "") -> None:
+def show_run(context: typer.Context, run: Any, next_step: str, also: str = "") -> None:
     """Print a finished run, its files and the next command."""
     from layerscope.core.runs import view
 
@@ -194,7 +201,7 @@ def show_run(as_json: bool, run: Any, next_step: str, also: str = "") -> None:
     ]
     files = ", ".join([*tables, *([also] if also else []), "manifest.json"])
     show(
-        as_json,
+        context,
         run.summary(),
         lambda: view(run.kind, "print")(run),
         next_step,
