@@ -55,7 +55,7 @@ def test_show(cli: Cli) -> None:
 def test_compare_with_a_run_and_a_figure(cli: Cli, run: Path, tmp_path: Path) -> None:
     ended = cli("published", "Pythia-410m", "mamba-370m", "--run", run, "-o", "compare.svg")
     assert ended.code == 0, ended.err
-    assert "laid over: curvature, entropy_prompt" in ended.out
+    assert "compared: curvature, entropy_prompt" in ended.out
     assert "[red]mine[/]" in ended.out  # a name is text, not markup
     assert (tmp_path / "compare.svg").read_text(encoding="utf-8").startswith("<svg")
     found = json.loads(cli("published", "Pythia-410m", "mamba-370m", "--run", run, "--json").out)

@@ -140,7 +140,7 @@ def test_surrogates_keep_what_they_say(n: int) -> None:
     neighbors."""
     y = np.random.default_rng(0).normal(size=n).cumsum()
     curves = maths.surrogate_curves(y, 50, seed=4)
-    shape = maths.kept_shape(y[None, :-1])[0]
+    shape = maths.shape_of(y[None, :-1])[0]
     spectrum = np.abs(np.fft.rfft(curves["random phase"][:, :-1] - shape))
     wanted = np.abs(np.fft.rfft(y[:-1] - shape))[1:]
     np.testing.assert_allclose(

@@ -107,7 +107,7 @@ def test_surrogates_of_several_curves_stay_as_alike() -> None:
     for n in (12, 13):
         ys = rng.normal(size=(4, n)).cumsum(axis=1)
         drawn = maths.surrogate_curves(ys, 20, 3)
-        shape = maths.kept_shape(ys[:, :-1])
+        shape = maths.shape_of(ys[:, :-1])
         about = ys[:, :-1] - shape
         for curves in drawn["random phase"][..., :-1]:
             np.testing.assert_allclose(

@@ -129,7 +129,7 @@ def test_wrong_input_is_told() -> None:
     metrics, scores = tables()
     with pytest.raises(UnknownNameError, match="dcor_corrected"):
         correlate(metrics, scores, measures=["dcorr"])
-    with pytest.raises(LayerscopeError, match="a table lacks score"):
+    with pytest.raises(LayerscopeError, match="the table of scores lacks score"):
         correlate(metrics, scores.rename(columns={"score": "value"}))
     with pytest.raises(LayerscopeError, match="at least 99"):
         correlate(metrics, scores, surrogates=10)

@@ -13,8 +13,7 @@ from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
 from layerscope.core.runs import load_run
 from layerscope.report.contents import gather
-from layerscope.report.page import payload
-from layerscope.report.page import write_report
+from layerscope.report.page import payload, write_report
 from layerscope.store.checked import check_files
 from layerscope_paper.studies.run import study
 

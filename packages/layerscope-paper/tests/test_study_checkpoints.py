@@ -104,7 +104,7 @@ def test_hub_revisions_are_measured_and_cleaned_up(
     run = study("checkpoints", "org/name", out=tmp_path / "run", **settings)
     assert run.table.drop_duplicates("step")["step"].tolist() == [1, 64, 128]
     assert run.manifest["conventions"]["models"]["step64"]["revision"] == "1" * 40
-    assert "steps 1 and 128 hold the very same weights" in run.manifest["warnings"][0]
+    assert "steps 1 and 128 hold the same weights" in run.manifest["warnings"][0]
     assert not list((repo / "snapshots").iterdir()) if (repo / "snapshots").exists() else True
     again = study(
         "checkpoints", "org/name", out=tmp_path / "run", **settings

@@ -36,7 +36,7 @@ def test_a_model_is_itself(texts: list[str]) -> None:
     assert (rows[["value", "ci_low", "ci_high"]] == 0).all(axis=None)
     assert (rows["n"] == len(texts)).all()
     assert run.verdict[0] == "In short: tiny-llama (2) equals tiny-llama."
-    assert "the very numbers of tiny-llama" in run.verdict[1]
+    assert "the same numbers as tiny-llama" in run.verdict[1]
     assert run.manifest["conventions"]["same_tokens"] == {
         "tiny-llama": True,
         "tiny-llama (2)": True,

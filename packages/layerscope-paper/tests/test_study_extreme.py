@@ -223,7 +223,7 @@ def test_draws_depend_on_the_prompt_and_the_seed_alone() -> None:
     vocabulary = plain_vocabulary(5000, SPECIAL)
     assert (randomized(PROMPT, 1, 4, vocabulary) == randomized(PROMPT, 1, 4, vocabulary)).all()
     assert (randomized(PROMPT, 1, 4, vocabulary) != randomized(PROMPT, 1, 5, vocabulary)).any()
-    other = Prompt(PROMPT.ids, PROMPT.own, PROMPT.key + 1)
+    other = Prompt(PROMPT.ids, PROMPT.is_text, PROMPT.key + 1)
     assert (randomized(PROMPT, 1, 4, vocabulary) != randomized(other, 1, 4, vocabulary)).any()
 
 

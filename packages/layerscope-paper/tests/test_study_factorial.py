@@ -19,10 +19,10 @@ from layerscope_paper.studies import factorial
 from layerscope_paper.studies.factorial import (
     READOUTS,
     apply_readout,
-    gain_parts,
     inner_gains,
     mixed_model,
     read_task,
+    split_gains,
     summarize,
 )
 from layerscope_paper.studies.run import StudyRun, study
@@ -78,15 +78,15 @@ def rows_of(cubes: dict[str, np.ndarray]) -> pd.DataFrame:
     ("readout", "layer", "both"), [(4.0, 2.0, 1.0), (4.0, 2.0, -1.0), (5.0, 0.5, 0.0)]
 )
 def test_the_parts_of_a_gain(readout: float, layer: float, both: float) -> None:
-    found = gain_parts(cube(readout, layer, both))
+    found = split_gains(cube(readout, layer, both))
     np.testing.assert_allclose(found, [[readout, layer, both, readout + layer + both]] * 5)
 
 
 def test_a_task_does_not_choose_for_itself() -> None:
     scores = cube(0.0, 0.0, 0.0)
     scores[0, 5, 1] += 30  # one task alone, by luck
-    assert gain_parts(scores)[0, 3] == 0
-    assert gain_parts(scores, np.array([3.0, 0, 0, 0, 2.0]))[0, 3] == 0
+    assert split_gains(scores)[0, 3] == 0
+    assert split_gains(scores, np.array([3.0, 0, 0, 0, 2.0]))[0, 3] == 0
     curves = scores[:, 0]
     curves[:, 3] += 2
     np.testing.assert_allclose(inner_gains(curves), 2.0)

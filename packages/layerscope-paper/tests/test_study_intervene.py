@@ -21,7 +21,7 @@ from layerscope.evaluation.job import evaluate
 from layerscope.forward import read_states
 from layerscope.models import LoadedModel
 from layerscope_paper.studies.base import STUDIES
-from layerscope_paper.studies.intervene import Intervene, _score_answer, _valley_answer, dip_at
+from layerscope_paper.studies.intervene import Intervene, _score_answers, _valley_answers, dip_at
 from layerscope_paper.studies.run import study
 from layerscope_paper.studies.shared.sink_edit import SinkEdit, find_sink_activation
 
@@ -79,7 +79,7 @@ def test_the_planted_sink_is_found_and_each_edit_touches_its_entries_alone(
     sink = find_sink_activation(model, rows, OPTIONS)
     assert sink.layer == LAYER
     assert sink.features == FEATURES
-    assert sink.first == 1.0
+    assert sink.first_share == 1.0
     before = all_states(model, rows)
     for edit in ("remove", "clamp", "replace", "control"):
         with SinkEdit(model, sink, edit) as hooked:
@@ -257,8 +257,10 @@ def test_a_dip_elsewhere_is_not_the_valley_that_was_edited() -> None:
     same = np.array([4.0, 3.5, 4.0, 4.0, 1.0, 1.5, 3.9])
     assert dip_at(gone, 4)[1] < LEAST_SHARE
     assert dip_at(same, 4) == pytest.approx((2.9, 2.9 / 3.9))
-    answer = _valley_answer(4, {"none", "matched"}, ["remove"], ["matched"])
-    assert answer == "the valley at layer 4 goes under remove; it stays under the control matched"
+    assert _valley_answers(4, {"none", "matched"}, ["remove"], ["matched"]) == [
+        "the valley at layer 4 disappears under remove",
+        "it stays under the control matched",
+    ]
 
 
 def test_a_fall_counts_for_the_sink_only_where_it_is_larger_than_the_controls() -> None:
@@ -269,15 +271,15 @@ def test_a_fall_counts_for_the_sink_only_where_it_is_larger_than_the_controls() 
         "matched": [[50, 51], [52, 60], [48, 55], [50, 57.5]],
     }
     by_condition = {name: pd.DataFrame(rows) for name, rows in scores.items()}
-    assert _score_answer(by_condition, ["remove"], ["control"]) == [
+    assert _score_answers(by_condition, ["remove"], ["control"]) == [
         "scores of the last layer fall under remove",
         "under remove clearly more than under control",
     ]
-    alike = _score_answer(by_condition, ["remove"], ["control", "matched"])[1]
+    alike = _score_answers(by_condition, ["remove"], ["control", "matched"])[1]
     assert alike == "under remove not clearly more than under matched"
-    assert _score_answer(by_condition, ["remove"], []) == [
+    assert _score_answers(by_condition, ["remove"], []) == [
         "scores of the last layer fall under remove",
         "which an edit of this size may do by itself",
     ]
-    still = _score_answer(by_condition, ["control"], ["matched"])
+    still = _score_answers(by_condition, ["control"], ["matched"])
     assert still == ["scores of the last layer do not clearly move under control"]

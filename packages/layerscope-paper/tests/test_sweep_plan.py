@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -121,50 +120,6 @@ def test_names_of_steps_that_are_not_folders_of_the_sweep(name: str) -> None:
         assert not made.casefold().endswith(
             (".json", ".parquet", ".csv", ".lock", ".part", ".old", ".damaged")
         )
-
-
-@pytest.mark.parametrize(
-    "out",
-    ["../elsewhere", "a/../../b", "{up}/elsewhere", "..\\up", "C:\\runs", "\\\\host\\share", "~/x"],
-)
-def test_a_plan_in_a_file_does_not_say_where_else_to_write(
-    out: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    plan = {"models": ["controlled-ar"], "corpora": ["lee"], "out": out.format(up=tmp_path)}
-    Path("plan.yaml").write_text(json.dumps(plan))
-    with pytest.raises(PlanError, match="not in the folder that the command runs in"):
-        sweep("plan.yaml", dry_run=True)
-    assert not list(tmp_path.glob("elsewhere*"))
-
-
-def test_the_user_says_where_else_to_write(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    plan = {"models": ["controlled-ar"], "corpora": ["lee"], "out": "../elsewhere"}
-    Path("plan.yaml").write_text(json.dumps(plan))
-    assert sweep("plan.yaml", out="mine", dry_run=True).path == Path("mine")
-    assert sweep(plan, dry_run=True).path == Path(
-        "../elsewhere"
-    )  # a plan given in Python is the user's own
-
-
-def test_a_plan_does_not_write_through_a_link(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "here" / "link").symlink_to(tmp_path / "other")
-    monkeypatch.chdir(tmp_path / "here")
-    Path("plan.yaml").write_text(
-        json.dumps({"models": ["controlled-ar"], "corpora": ["lee"], "out": "link/runs"})
-    )
-    with pytest.raises(PlanError, match="is a link out of the folder"):
-        sweep("plan.yaml", dry_run=True)
-    assert not list((tmp_path / "other").iterdir())
 
 
 def test_no_two_files_are_one_on_any_disk(model_folder: Path, tmp_path: Path) -> None:

@@ -159,11 +159,11 @@ def test_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump({**wanted, "out": "out"}), encoding="utf-8")
+    file.write_text(yaml.safe_dump(wanted), encoding="utf-8")
     shown = CliRunner().invoke(app, ["sweep", str(file), "--dry-run"])
     assert shown.exit_code == 0
     assert "step-100--second" in shown.output
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "runs").exists()
     ran = CliRunner().invoke(app, ["sweep", str(file)])
     assert ran.exit_code == 2
     assert "failed nowhere--first: no such file or folder" in " ".join(ran.output.split())

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from layerscope.core.formatting import split_names
+from layerscope.core.options import split_names
+from layerscope.core.runs import folder_name
 from layerscope.errors import LayerscopeError, printable
+from layerscope.store.atomic import plain
 
 if TYPE_CHECKING:
     from layerscope.core.charts import Chart
@@ -61,18 +63,18 @@ def published(
 
     if not models:
         table = atlas.models()
-        rows = table.astype(object).where(table.notna(), None).to_dict(orient="records")
-        _show(as_json, rows, lambda: terminal.print_models(table))
+        records = table.astype(object).where(table.notna(), None).to_dict(orient="records")
+        _show(as_json, records, lambda: terminal.print_models(table))
         return
     overlays = summary.lay_beside(run, models, convention)
     runs = [overlay.as_dict() for overlay in overlays]
     if len(models) == 1:
-        shown = summary.show(models[0], convention)
-        _show(as_json, {**shown, "runs": runs}, lambda: terminal.print_model(shown, overlays))
+        model = summary.show(models[0], convention)
+        _show(as_json, {**model, "runs": runs}, lambda: terminal.print_model(model, overlays))
     else:
-        compared = summary.compare(models, convention, overlays)
-        value = {"convention": convention, "models": compared, "runs": runs}
-        _show(as_json, value, lambda: terminal.print_comparison(compared, convention, overlays))
+        rows = summary.compare(models, convention, overlays)
+        value = {"convention": convention, "models": rows, "runs": runs}
+        _show(as_json, value, lambda: terminal.print_comparison(rows, convention, overlays))
     if out is not None:
         footnote = (
             "published results; scores: final norm at every layer; metrics (wikitext / imagenet): "
@@ -91,25 +93,24 @@ def reproduce(
     as_json: bool = JSON,
 ) -> None:
     """Recompute a table or figure of the paper from the raw results, with a verdict per number."""
-    from layerscope_paper.atlas.reproduce import ALL, find_item, items
-    from layerscope_paper.atlas.reproduce import reproduce as recompute
-    from layerscope_paper.terminal import print_item
+    from layerscope_paper import terminal
+    from layerscope_paper.atlas import reproduce as reproduced
 
-    chosen = list(items().values()) if item == ALL else [find_item(item)]
-    if out is not None and item == ALL:
+    if out is not None and item == reproduced.ALL:
         raise LayerscopeError(
             "`all` is not one figure: leave out --out, or name a table or figure to draw."
         )
-    rows = recompute(item, convention)
+    items = reproduced.find_items(item)
+    rows = reproduced.reproduce(item, convention)
 
     def print_items() -> None:
-        for each in chosen:
-            print_item(each, [row for row in rows if row.item == each.name])
+        for paper_item in items:
+            terminal.print_item(paper_item, [row for row in rows if row.item == paper_item.name])
 
     _show(as_json, [row.as_dict() for row in rows], print_items)
     if out is not None:
-        drawn = chosen[0].charts("english" if convention == "both" else convention)
-        _draw(drawn, chosen[0].title, out)
+        charts = items[0].charts("english" if convention == "both" else convention)
+        _draw(charts, items[0].title, out)
 
 
 @app.command()
@@ -152,8 +153,8 @@ def correlate(
     else:
         tables = correlation.from_folders(runs, readout, sink)
     if metric is not None:
-        for each in tables:
-            each.keep(split_names(metric))
+        for model_tables in tables:
+            model_tables.select_metrics(split_names(metric))
     settings: dict[str, Any] = {
         "measures": split_names(measure),
         "surrogates": surrogates,
@@ -164,35 +165,32 @@ def correlate(
             raise LayerscopeError("--out draws the correlations of one model; give a single one.")
         _correlate_models(tables, settings, as_json)
         return
-    (only,) = tables
-    result = correlation.correlate(only.metrics, only.scores, **settings)
-    value = {**only.facts, **result.as_dict(), "notes": only.notes}
-    _show(as_json, value, lambda: terminal.print_correlations(result, only))
+    (model_tables,) = tables
+    facts = model_tables.facts
+    result = correlation.correlate(model_tables.metrics, model_tables.scores, **settings)
+    value = {**facts, **result.as_dict(), "notes": model_tables.notes}
+    _show(as_json, value, lambda: terminal.print_correlations(result, model_tables))
     if out is not None:
-        from layerscope_paper.correlation.charts import correlation_charts
-
-        title = f"{only.facts['model']}: metrics and scores across layers"
-        _draw(correlation_charts(result), title, out)
+        title = f"{facts['model']}: metrics and scores across layers"
+        _draw(correlation.correlation_charts(result), title, out)
 
 
 def _correlate_models(tables: list[Tables], settings: dict[str, Any], as_json: bool) -> None:
     """Print the test over several models."""
     from layerscope_paper import correlation, terminal
 
-    names = [str(each.facts["model"]) for each in tables]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise LayerscopeError(
-            f"{', '.join(sorted(twice))} is given more than once: a model counts once."
+    by_model = {}
+    families = {}
+    for model in tables:
+        name = str(model.facts["model"])
+        if name in by_model:
+            raise LayerscopeError(f"{name} is given more than once: give each model once.")
+        by_model[name] = correlation.correlate(
+            model.metrics, model.scores, bootstrap=100, **settings
         )
-    by_model = {
-        name: correlation.correlate(each.metrics, each.scores, bootstrap=100, **settings)
-        for name, each in zip(names, tables, strict=True)
-    }
-    families = {
-        name: str(each.facts.get("family", name)) for name, each in zip(names, tables, strict=True)
-    }
+        families[name] = str(model.facts.get("family", name))
     result = correlation.over_models(by_model, families)
-    notes = [note for each in tables for note in each.notes]
+    notes = [note for model in tables for note in model.notes]
     value = {**result.as_dict(), "families": families, "notes": notes}
     _show(as_json, value, lambda: terminal.print_over_models(result, families))
 
@@ -226,37 +224,39 @@ def study(
     """Run one of the paper's experiments: a table, a figure, and the answer in plain words."""
     from layerscope_paper.studies import STUDIES, terminal
 
+    models = models or []
     if name == "list":
-        chosen = [STUDIES.get(each) for each in models or []]
-        _show(
-            as_json,
-            terminal.studies_as_dict(models or []),
-            (lambda: terminal.print_options(chosen)) if chosen else terminal.print_studies,
+        named_studies = [STUDIES.get(study_name) for study_name in models]
+        printer = (
+            partial(terminal.print_options, named_studies) if models else terminal.print_studies
         )
+        _show(as_json, terminal.studies_as_dict(models), printer)
         return
     from layerscope_paper.studies.run import study as run_study
 
-    parts = [name, *(each.partition("?")[0] for each in (models or [])[:3])]
+    folder_words = [name, *(model.partition("?")[0] for model in models[:3])]
     if STUDIES.get(name).texts:
-        parts += [data, *([] if limit is None else [f"n{limit}"])]
+        folder_words.append(data)
+        if limit is not None:
+            folder_words.append(f"n{limit}")
     run = run_study(
         name,
-        *(models or []),
+        *models,
         data=data,
         column=column,
         limit=limit,
         max_length=max_length,
         final_norm=final_norm,
         seed=seed,
-        out=out or _default_folder(parts),
+        out=out or _default_folder(folder_words),
         overwrite=overwrite,
         progress=False if as_json else None,
         engine=engine,
-        **_pairs("--model-option", [*model_options, *([f"device={device}"] if device else [])]),
-        **_pairs("--set", settings),
+        **_model_keywords(model_options, device),
+        **_read_pairs("--set", settings),
     )
     _show(as_json, run.summary(), lambda: terminal.print_study(run))
-    _written(run.path, as_json, f"layerscope report {shlex.quote(str(run.path))}")
+    _report_path(run.path, as_json, f"layerscope report {shlex.quote(str(run.path))}")
 
 
 @app.command()
@@ -284,7 +284,7 @@ def sweep(
     from layerscope_paper.sweeps import terminal
     from layerscope_paper.sweeps.run import sweep as run_sweep
 
-    done = run_sweep(
+    result = run_sweep(
         plan,
         out=out,
         only=None if only is None else split_names(only),
@@ -292,13 +292,13 @@ def sweep(
         overwrite=overwrite,
         progress=False if as_json else None,
         engine=engine,
-        **_pairs("--model-option", [*model_options, *([f"device={device}"] if device else [])]),
+        **_model_keywords(model_options, device),
     )
     printer = terminal.print_plan if dry_run else terminal.print_sweep
-    _show(as_json, done.summary(), lambda: printer(done))
+    _show(as_json, result.summary(), lambda: printer(result))
     if not dry_run:
-        _written(done.path, as_json, f"layerscope report {shlex.quote(str(done.path))}")
-    if done.failed:
+        _report_path(result.path, as_json, f"layerscope report {shlex.quote(str(result.path))}")
+    if result.failed:
         raise typer.Exit(2)
 
 
@@ -309,28 +309,36 @@ def theorems(
     as_json: bool = JSON,
 ) -> None:
     """Try to break Lemma 1, Theorems 1, 5, 6 and 7, Appendix B and Proposition 1."""
-    from layerscope_paper.studies.run import study as run_study
+    import layerscope_paper
     from layerscope_paper.terminal import print_rows
     from layerscope_paper.theorems.appendix_b import rows
 
-    run = run_study("theory", seed=seed, matrices=matrices, progress=False if as_json else None)
+    progress = False if as_json else None
+    run = layerscope_paper.study("theory", seed=seed, matrices=matrices, progress=progress)
     appendix = rows()
 
-    def print_both() -> None:
+    def print_theorems() -> None:
         print("\n".join(run.verdict))
         print_rows(appendix)
 
-    _show(as_json, {**run.summary(), "appendix": [row.as_dict() for row in appendix]}, print_both)
+    value = {**run.summary(), "appendix": [row.as_dict() for row in appendix]}
+    _show(as_json, value, print_theorems)
 
 
-def _pairs(flag: str, given: list[str]) -> dict[str, Any]:
+def _model_keywords(model_options: list[str], device: str | None) -> dict[str, Any]:
+    """Return how models are loaded, as keywords."""
+    keywords = _read_pairs("--model-option", model_options)
+    return {**keywords, "device": device} if device else keywords
+
+
+def _read_pairs(flag: str, texts: list[str]) -> dict[str, Any]:
     """Read `NAME=VALUE` pairs; the function that takes them reads the values.
 
-    >>> _pairs("--set", ["levels=0,1"])
+    >>> _read_pairs("--set", ["levels=0,1"])
     {'levels': '0,1'}
     """
     pairs: dict[str, Any] = {}
-    for pair in given:
+    for pair in texts:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise LayerscopeError(f"{flag} takes NAME=VALUE, not {pair!r}.")
@@ -338,45 +346,35 @@ def _pairs(flag: str, given: list[str]) -> dict[str, Any]:
     return pairs
 
 
-def _default_folder(parts: list[str]) -> Path:
-    from layerscope.core.runs import folder_name
-
-    return Path("runs") / "--".join(map(folder_name, parts))
+def _default_folder(words: list[str]) -> Path:
+    """Return the folder below `runs` that these words name."""
+    return Path("runs") / "--".join(map(folder_name, words))
 
 
 def _show(as_json: bool, value: Any, printer: Callable[[], Any]) -> None:
     """Print a result: as JSON, or as tables."""
     if as_json:
-        print(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+        print(json.dumps(plain(value), indent=2, ensure_ascii=False))
     else:
         printer()
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; what is not finite becomes null."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (str, int, bool)) else str(value)
-
-
 def _draw(charts: list[Chart], title: str, out: Path, footnote: str = "") -> None:
-    from layerscope.report.charts import plot_charts, save_figure
+    """Write charts as one figure, and say where it is."""
+    from layerscope.report.charts import plot_charts
 
-    _written(save_figure(plot_charts(charts, title, footnote), out))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    plot_charts(charts, title, footnote).save(str(out), ppi=150)
+    _report_path(out)
 
 
-def _written(place: Path | None, quiet: bool = False, then: str = "") -> None:
+def _report_path(path: Path | None, quiet: bool = False, next_command: str = "") -> None:
+    """Print where a result was written, and the command that shows it."""
     if quiet:
         return
-    print(printable(f"Written to {place}"), file=sys.stderr)
-    if then:
-        print(printable(f"Next: {then}"), file=sys.stderr)
+    print(printable(f"Written to {path}"), file=sys.stderr)
+    if next_command:
+        print(printable(f"Next: {next_command}"), file=sys.stderr)
 
 
 def main() -> None:

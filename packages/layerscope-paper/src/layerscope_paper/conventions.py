@@ -1,5 +1,4 @@
-"""Do the paper's formulas and its released code say the same about the layers? Every metric, three
-presets, over the layers.
+"""Compare the paper's formulas with its released code: every metric, three presets, all layers.
 
     python -m layerscope_paper.conventions [--out packages/layerscope-paper/results/metric_conventions.csv]
 
@@ -34,7 +33,7 @@ VIEWS = 4
 
 
 def curves(model: str, texts: list[str], preset: str) -> pd.Series:
-    """A value per metric and layer."""
+    """Return a value per metric and layer under one preset."""
     settings = {**PRESETS[preset], "final_norm": "hf", "max_length": LENGTH, "views": VIEWS}
     run = layerscope.profile(model, texts, metrics=METRICS, progress=False, **settings)
     rows = run.table[(run.table["normalization"] == "raw") & (run.table["sink"] == "keep")]
@@ -47,23 +46,20 @@ def main() -> None:
         "--out", type=Path, default=Path("packages/layerscope-paper/results/metric_conventions.csv")
     )
     out = parser.parse_args().out
-    parts = []
+    presets = ["paper", "default", "released"]
+    tables = []
     for model, count in MODELS.items():
         texts = list(load_corpus(DEFAULT_DATA, limit=count).texts)
-        both = pd.concat(
-            [curves(model, texts, preset) for preset in ("paper", "default", "released")], axis=1
-        )
-        parts.append(both.reset_index().assign(model=model, prompts=count))
+        by_preset = pd.concat([curves(model, texts, preset) for preset in presets], axis=1)
+        tables.append(by_preset.reset_index().assign(model=model, prompts=count))
         print(model, flush=True)
-    table = pd.concat(parts, ignore_index=True)[
-        ["model", "prompts", "metric", "layer", "paper", "default", "released"]
-    ]
+    table = pd.concat(tables, ignore_index=True)[["model", "prompts", "metric", "layer", *presets]]
     table.round(5).to_csv(out, index=False)
     report(table)
 
 
 def report(table: pd.DataFrame) -> None:
-    """ρ by metric and model."""
+    """Print ρ by metric and model, and the difference of the two curvatures."""
     for name in ("paper", "default"):
         rho = {
             key: float(spearman(rows[name], rows["released"]))
@@ -71,11 +67,9 @@ def report(table: pd.DataFrame) -> None:
         }
         wide = pd.Series(rho).unstack().round(2).to_string()
         print(f"\nSpearman over layers, {name} against released\n{wide}")
-    bent = table[table["metric"] == "curvature"]
-    print(
-        "\ncurvature: |signed − (π − absolute)| ≤ "
-        f"{(bent['paper'] - (math.pi - bent['released'])).abs().max():.3f} radians"
-    )
+    curvature = table[table["metric"] == "curvature"]
+    difference = (curvature["paper"] - (math.pi - curvature["released"])).abs().max()
+    print(f"\ncurvature: |signed − (π − absolute)| ≤ {difference:.3f} radians")
 
 
 if __name__ == "__main__":

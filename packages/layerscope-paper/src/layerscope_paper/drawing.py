@@ -1,16 +1,12 @@
-"""Figures of studies with matplotlib: an empty figure, a file of it, styled axes and scales."""
+"""Figures of studies with matplotlib: an empty figure, styled axes and scales."""
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from layerscope.errors import UnknownNameError
 from layerscope.report.charts import COLORS, styles
-from layerscope.store.atomic import write_bytes
 
 __all__ = [
     "COLORS",
@@ -19,7 +15,6 @@ __all__ = [
     "new_figure",
     "ordered_colors",
     "plain_log_axis",
-    "save_figure",
     "style_axis",
     "styles",
     "use_log_scale",
@@ -38,24 +33,11 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure; the suffix says the format (png, svg, pdf)."""
-    target = Path(path)
-    known = figure.canvas.get_supported_filetypes()
-    kind = target.suffix.lower().removeprefix(".")
-    if kind not in known:
-        raise UnknownNameError(
-            "figure format", target.suffix or target.name, [f".{name}" for name in known]
-        )
-    stream = io.BytesIO()
-    figure.savefig(stream, format=kind)
-    write_bytes(target, stream.getvalue())
-    return target
-
-
 def use_log_scale(axis: Any) -> None:
-    """A log scale with plain numbers, between the decades only where there are few of them; no log
-    scale for a short range."""
+    """Set a logarithmic scale with plain numbers, if the range is long enough.
+
+    Numbers stand between the decades only where there are few decades.
+    """
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     low, high = axis.get_ylim()
@@ -70,7 +52,7 @@ def use_log_scale(axis: Any) -> None:
 
 
 def plain_log_axis(axis: Any) -> None:
-    """A logarithmic horizontal axis with plain numbers: 3, not 3 × 10⁰."""
+    """Set a logarithmic horizontal axis with plain numbers: 3, not 3 × 10⁰."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axis.set_xscale("log")
@@ -79,8 +61,10 @@ def plain_log_axis(axis: Any) -> None:
 
 
 def style_axis(axis: Any, title: str = "", x: str = "", y: str = "") -> None:
-    """Small ticks, a faint grid, no frame; with a title and names of the axes (`depth` is told more
-    closely)."""
+    """Set small ticks, a faint grid, no frame, a title and the axes' names.
+
+    The name `depth` is written out as depth (layer / blocks).
+    """
     if title:
         axis.set_title(title, fontsize=9, loc="left")
     if x:
@@ -93,13 +77,14 @@ def style_axis(axis: Any, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def escape_math(text: str) -> str:
-    """A name that matplotlib does not take for mathematics."""
+    """Return a name that matplotlib does not read as mathematics."""
     return text.replace("$", r"\$")
 
 
 def ordered_colors(count: int) -> list[Any]:
-    """Colors from dark to light that keep their order in grey too; the yellow end is left out:
-    white paper hides it."""
+    """Return colors from dark to light, which keep their order in grey too."""
     from matplotlib import colormaps
 
-    return [colormaps["viridis"](x) for x in (np.linspace(0, 0.78, count) if count > 1 else [0.3])]
+    # the yellow end is hard to see on white
+    places = np.linspace(0, 0.78, count) if count > 1 else [0.3]
+    return [colormaps["viridis"](place) for place in places]

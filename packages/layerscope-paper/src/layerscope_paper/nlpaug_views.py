@@ -16,7 +16,7 @@ from layerscope.extras import MissingExtraError
 def nlpaug_view(text: str, *, seed: int, view: int) -> str:
     """Return one view of a text.
 
-    It is the same whatever was drawn before, and leaves no trace in the global random streams.
+    It does not depend on earlier draws, and does not change the global random streams.
     nlpaug touches at most ten words of a text in each step, however long it is; the built-in
     augmenter has no such limit.
     """

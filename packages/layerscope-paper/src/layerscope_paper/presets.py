@@ -31,7 +31,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def get_preset(name: str) -> dict[str, Any]:
-    """The settings of a preset, as `layerscope.profile` takes them."""
+    """Return the settings of a preset, as `layerscope.profile` takes them."""
     if name not in PRESETS:
         raise UnknownNameError("preset", name, PRESETS)
     return dict(PRESETS[name])

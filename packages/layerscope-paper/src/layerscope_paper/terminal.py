@@ -1,5 +1,4 @@
-"""The atlas and its correlations in the terminal: models, comparisons, and the items of the paper
-with their verdicts."""
+"""The published results and their correlations as tables in the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from layerscope.core.statistics import Interval
-from layerscope.report.text import curve_ends, number, numeric_table, sparkline
+from layerscope.report.words import curve_ends, number, numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
 from layerscope_paper.correlation.charts import MEASURE_NAMES
 from layerscope_paper.correlation.maths import RELATED
@@ -28,24 +27,23 @@ _COLORS = {
     "not shown": "yellow",
     "cannot be checked": "yellow",
 }
+_MODEL_COLUMNS = {
+    "layers": "layers",
+    "tasks": "tasks",
+    "tasks_everywhere": "all",
+    "mteb_datasets": "MTEB",
+    "wikitext": "wikitext",
+    "imagenet": "imagenet",
+    "probe_layers": "probe",
+}
 
 
 def print_models(models: pd.DataFrame) -> None:
-    """What the atlas covers."""
+    """Print a line per published model: what was published of it."""
     console = Console()
-    table = numeric_table(
-        "model", "layers", "tasks", "all", "MTEB", "wikitext", "imagenet", "probe", words=["model"]
-    )
-    columns = [
-        "layers",
-        "tasks",
-        "tasks_everywhere",
-        "mteb_datasets",
-        "wikitext",
-        "imagenet",
-        "probe_layers",
-    ]
-    for name, *counts in models[["model", *columns]].fillna({"layers": 0}).itertuples(index=False):
+    table = numeric_table("model", *_MODEL_COLUMNS.values(), words=["model"])
+    columns = models[["model", *_MODEL_COLUMNS]].fillna({"layers": 0})
+    for name, *counts in columns.itertuples(index=False):
         table.add_row(str(name), *(str(count) if count else "–" for count in counts))
     console.print(table)
     console.print(
@@ -57,39 +55,13 @@ def print_models(models: pd.DataFrame) -> None:
 
 
 def print_model(summary: dict[str, Any], overlays: Sequence[Overlay] = ()) -> None:
-    """One model: its mean score, its tasks, its metrics; then runs beside it."""
+    """Print one model's mean score, tasks and metrics; then runs beside it."""
     console = Console()
     console.print(
         f"\n[bold]{escape(summary['model'])}[/]  published results, {summary['convention']} "
         "convention, scores × 100"
     )
-    scores = summary["scores"]
-    metrics = summary["metrics"]
-    if scores is None:
-        console.print("No scores were published.")
-    else:
-        tasks = numeric_table(
-            "task", "last", "best", "@ layer", "gain", "scored layers", words=["task"]
-        )
-        for row in scores["tasks"]:
-            values = [
-                f"{row['last']:.2f}",
-                f"{row['best']:.2f}",
-                str(row["layer"]),
-                f"{row['gain']:+.1f}",
-                str(row["layers"]),
-            ]
-            tasks.add_row(escape(row["task"]), *values)
-        console.print(tasks)
-        mean = scores["mean"]
-        layers = scores["layers"]
-        if mean:
-            at = max(range(len(mean)), key=lambda i: mean[i])
-            console.print(
-                f"mean over {scores['mean_over']} tasks  {sparkline(mean)}  best {mean[at]:.2f} @ "
-                f"{layers[at]}, last {mean[-1]:.2f} (layers {layers[0]}–{layers[-1]}, final norm "
-                "at every layer)"
-            )
+    _print_scores(summary["scores"], console)
     probe = summary.get("probe")
     if probe is not None:
         best = probe["best"]
@@ -99,117 +71,139 @@ def print_model(summary: dict[str, Any], overlays: Sequence[Overlay] = ()) -> No
             f"@ {best['layer']}, last probed {last['top1']:.1f} % @ {last['layer']} (layers "
             f"{probe['layers'][0]}–{last['layer']} of 24)"
         )
-    if metrics is None:
-        console.print("No metrics were published on wikitext or imagenet.")
-    else:
-        table = numeric_table(
-            "metric", "first → last", "lowest", "highest", "last", words=["metric"]
-        )
-        for row in metrics["curves"]:
-            table.add_row(
-                row["metric"],
-                sparkline(row["values"]),
-                *curve_ends(row["layers"], row["values"]),
-                number(row["last"]),
-            )
-        console.print(table)
-        # image models return their states without the final norm, at the last layer too
-        norm = (
-            "states without the final norm"
-            if metrics["dataset"] == "imagenet"
-            else "final norm at the last layer only"
-        )
-        console.print(
-            f"metrics on {metrics['dataset']} {escape(metrics['split'])}: {norm}", style="dim"
-        )
+    _print_metrics(summary["metrics"], console)
     for overlay in overlays:
         print_overlay(overlay, console)
+
+
+def _print_scores(scores: dict[str, Any] | None, console: Console) -> None:
+    """Print the scores of every task, and their mean by layer."""
+    if scores is None:
+        console.print("No scores were published.")
+        return
+    table = numeric_table(
+        "task", "last", "best", "@ layer", "gain", "scored layers", words=["task"]
+    )
+    for row in scores["tasks"]:
+        table.add_row(
+            escape(row["task"]),
+            f"{row['last']:.2f}",
+            f"{row['best']:.2f}",
+            str(row["layer"]),
+            f"{row['gain']:+.1f}",
+            str(row["layers"]),
+        )
+    console.print(table)
+    mean = scores["mean"]
+    layers = scores["layers"]
+    if mean:
+        best = max(range(len(mean)), key=lambda i: mean[i])
+        console.print(
+            f"mean over {scores['mean_over']} tasks  {sparkline(mean)}  best {mean[best]:.2f} @ "
+            f"{layers[best]}, last {mean[-1]:.2f} (layers {layers[0]}–{layers[-1]}, final norm at "
+            "every layer)"
+        )
+
+
+def _print_metrics(metrics: dict[str, Any] | None, console: Console) -> None:
+    """Print every metric's curve over the layers."""
+    if metrics is None:
+        console.print("No metrics were published on wikitext or imagenet.")
+        return
+    table = numeric_table("metric", "first → last", "lowest", "highest", "last", words=["metric"])
+    for row in metrics["curves"]:
+        ends = curve_ends(row["layers"], row["values"])
+        table.add_row(row["metric"], sparkline(row["values"]), *ends, number(row["last"]))
+    console.print(table)
+    # image models return their states without the final norm, at the last layer too
+    norm = "final norm at the last layer only"
+    if metrics["dataset"] == "imagenet":
+        norm = "states without the final norm"
+    console.print(
+        f"metrics on {metrics['dataset']} {escape(metrics['split'])}: {norm}", style="dim"
+    )
 
 
 def print_comparison(
     rows: Sequence[dict[str, Any]], convention: str, overlays: Sequence[Overlay] = ()
 ) -> None:
-    """Several models on the tasks they share; then runs beside them."""
+    """Print several models on the tasks they share; then runs beside them."""
     console = Console()
     table = numeric_table(
         "model", "best", "@ layer", "depth", "last", "gain", "entropy valley", words=["model"]
     )
     for row in rows:
-        scored = row["best"] is not None
-        cells = (
-            [
+        cells = ["–"] * 5
+        if row["best"] is not None:
+            cells = [
                 f"{row['best']:.2f}",
                 str(row["layer"]),
                 f"{row['depth']:.2f}",
                 f"{row['last']:.2f}",
                 f"{row['gain']:+.2f}",
             ]
-            if scored
-            else ["–"] * 5
-        )
-        deep = row["valley"]
-        cells.append(
-            "–" if deep is None else f"{deep:.2f} @ {row['valley_layer']}" if deep > 0 else "none"
-        )
-        table.add_row(escape(row["model"]), *cells)
+        table.add_row(escape(row["model"]), *cells, _valley_cell(row))
     console.print(table)
     tasks = next((row["tasks"] for row in rows if row["tasks"]), None)
-    shared = (
-        f"mean over the {tasks} tasks all scored models share"
-        if tasks
-        else "no shared tasks with scores"
-    )
+    population = "no shared tasks with scores"
+    if tasks:
+        population = f"mean over the {tasks} tasks all scored models share"
     console.print(
-        (
-            f"{shared}, {convention} convention, × 100 · valley: nats of prompt entropy below the "
-            "lower shoulder"
-        ),
+        f"{population}, {convention} convention, × 100 · valley: nats of prompt entropy below the "
+        "lower shoulder",
         style="dim",
     )
     for overlay in overlays:
         print_overlay(overlay, console)
 
 
+def _valley_cell(row: dict[str, Any]) -> str:
+    """Return the depth of a model's entropy valley and its layer."""
+    depth = row["valley"]
+    if depth is None:
+        return "–"
+    return f"{depth:.2f} @ {row['valley_layer']}" if depth > 0 else "none"
+
+
 def print_overlay(overlay: Overlay, console: Console) -> None:
-    """What of a run was laid over the atlas, how far it is from it, and what was not."""
+    """Print which values of a run compare with the published ones, their differences, and which
+    values do not compare."""
     names = sorted(set(overlay.metrics["metric"])) + sorted(set(overlay.scores["task"]))
     console.print(
-        f"\nyour run [bold]{escape(overlay.name)}[/]: laid over: "
+        f"\nyour run [bold]{escape(overlay.name)}[/]: compared: "
         f"{escape(', '.join(names)) or 'nothing'}"
     )
     for (model, name), rows in overlay.cells.groupby(["model", "name"], sort=False):
-        gaps = rows["difference"]
-        most = rows.iloc[int(rows["difference"].abs().to_numpy(float).argmax())]
-        told = (
-            f"{len(rows)} layers, mean difference {gaps.mean():+.4g}, largest "
-            f"{most['difference']:+.4g} at layer {most['layer']}"
+        differences = rows["difference"]
+        largest = rows.iloc[int(differences.abs().to_numpy(float).argmax())]
+        console.print(
+            f"  {escape(str(name))} beside {escape(str(model))}: {len(rows)} layers, mean "
+            f"difference {differences.mean():+.4g}, largest {largest['difference']:+.4g} at layer "
+            f"{largest['layer']}"
         )
-        console.print(f"  {escape(str(name))} beside {escape(str(model))}: {told}")
     for name, reasons in overlay.differs.items():
         console.print(f"  [yellow]left out[/] {escape(name)}: {escape('; '.join(reasons))}")
     for note in overlay.notes:
         console.print(f"  [dim]note {escape(note)}[/]")
     if overlay.differs and not overlay.metrics.size and not overlay.scores.size:
         console.print(
-            (
-                "  a profile with the preset `released` (docs/conventions.md) makes metrics that "
-                "compare with the published ones."
-            ),
+            "  a profile with the preset `released` (docs/conventions.md) makes metrics that "
+            "compare with the published ones.",
             style="dim",
         )
 
 
 def print_item(item: Item, rows: Sequence[Row]) -> None:
-    """One table or figure of the paper: printed and recomputed, with verdicts."""
-    console = Console()
-    console.print(f"\n[bold]{escape(item.title)}[/]\nThe paper: {escape(item.claim)}\n")
+    """Print one table or figure of the paper: its claim, then its numbers with verdicts."""
+    Console().print(f"\n[bold]{escape(item.title)}[/]\nThe paper: {escape(item.claim)}\n")
     print_rows(rows)
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Printed and recomputed numbers by convention, and how many have each verdict."""
+    """Print the paper's numbers beside ours by convention, and how many have each verdict."""
     console = Console()
-    notes = ["note"] if console.width >= 120 else []  # else a note stands below what it is about
+    # on a narrow terminal a note stands below its column's name instead
+    notes = ["note"] if console.width >= 120 else []
     for convention in dict.fromkeys(row.convention for row in rows):
         console.print(f"convention {escape(convention)}")
         columns = ["model", "what", "printed", "ours", "tasks", "verdict", *notes]
@@ -237,25 +231,22 @@ def _number(value: float | None) -> str:
 
 
 def print_correlations(correlations: Correlations, tables: Tables) -> None:
-    """One block per measure: layer means with interval, chance and p; beside them the single
-    tasks."""
+    """Print a table per measure: layer means with interval, chance and p, and the single tasks."""
     console = Console()
-    facts = {k: v for k, v in tables.facts.items() if k != "model"}
-    shown = " · ".join(
-        f"{k} {v}" if not isinstance(v, dict) else f"{k} {' / '.join(map(str, v.values()))}"
-        for k, v in facts.items()
-    )
-    console.print(f"\n[bold]{escape(str(tables.facts['model']))}[/]  {escape(shown)}")
+    words = []
+    for name, value in tables.facts.items():
+        if isinstance(value, dict):
+            value = " / ".join(map(str, value.values()))
+        words += [f"{name} {value}"] if name != "model" else []
+    model = escape(str(tables.facts["model"]))
+    console.print(f"\n[bold]{model}[/]  {escape(' · '.join(words))}")
     within = correlations.within()
     for measure in dict.fromkeys(correlations.layers["measure"]):
-        mine = correlations.layers[correlations.layers["measure"] == measure].sort_values(
-            "value", key=abs, ascending=False
-        )
-        layers = int(mine["layers"].max())
-        most = int(mine["tasks"].max())
+        rows = correlations.layers[correlations.layers["measure"] == measure]
+        rows = rows.sort_values("value", key=abs, ascending=False)
         console.print(
-            f"\n{MEASURE_NAMES[measure]}  one point per layer ({layers} layers, mean over up to "
-            f"{most} tasks)"
+            f"\n{MEASURE_NAMES[measure]}  one point per layer ({int(rows['layers'].max())} layers, "
+            f"mean over up to {int(rows['tasks'].max())} tasks)"
         )
         table = numeric_table(
             "metric",
@@ -266,19 +257,17 @@ def print_correlations(correlations: Correlations, tables: Tables) -> None:
             "over\ntasks",
             "beyond",
         )
-        for row in mine.to_dict(orient="records"):
+        for row in rows.to_dict(orient="records"):
             table.add_row(*_cells(row, within, correlations.over_tasks, measure))
         console.print(table)
-        console.print(escape(_without_last(mine)))
+        console.print(escape(_without_last(rows)))
         power = correlations.facts.get("power", {}).get(measure, {})
-        weak = [
-            power[name] for name in mine.loc[mine["p_adjusted"] >= 0.05, "metric"] if name in power
-        ]
-        if weak:
-            cases = f"{min(weak):.0%} to {max(weak):.0%} of cases, by metric"
+        unclear = rows.loc[rows["p_adjusted"] >= 0.05, "metric"]
+        powers = [power[metric] for metric in unclear if metric in power]
+        if powers:
             console.print(
                 f"where p ≥ 0.05, a relation is not shown; one of r = {RELATED} would be found in "
-                f"{cases}"
+                f"{min(powers):.0%} to {max(powers):.0%} of cases, by metric"
             )
     console.print(
         "by chance: mean and 95 % limit of unrelated curves that keep the scores' bend and last "
@@ -290,34 +279,34 @@ def print_correlations(correlations: Correlations, tables: Tables) -> None:
     )
     print_notes(console, tables.notes)
     if correlations.undefined:
-        one = correlations.undefined[0]
-        example = f"{one['metric']} with {one['task']}: {one['reason']}"
+        pair = correlations.undefined[0]
+        example = f"{pair['metric']} with {pair['task']}: {pair['reason']}"
         console.print(
             f"[yellow]undefined[/] {len(correlations.undefined)} pairs, such as {escape(example)}"
         )
 
 
-def print_over_models(found: ModelCorrelations, families: dict[str, str]) -> None:
-    """One block per measure: the test over families of models; then what could not be tested."""
+def print_over_models(result: ModelCorrelations, families: dict[str, str]) -> None:
+    """Print a table per measure: the test over families of models; then what is undefined."""
     console = Console()
     console.print(
         f"\n[bold]{len(families)} models of {len(set(families.values()))} families[/]  "
         f"{escape(', '.join(families))}"
     )
-    for measure in dict.fromkeys(found.table["measure"]):
-        mine = found.table[found.table["measure"] == measure].sort_values("p")
+    for measure in dict.fromkeys(result.table["measure"]):
+        rows = result.table[result.table["measure"] == measure].sort_values("p")
         console.print(f"\n{MEASURE_NAMES[measure]}  mean over tasks, then over families")
         table = numeric_table("metric", "value", "z", "t", "p", "Holm p", "same sign", "families")
-        for row in mine.to_dict(orient="records"):
-            cells = [
+        for row in rows.to_dict(orient="records"):
+            table.add_row(
+                escape(str(row["metric"])),
                 f"{row['value']:.2f}",
                 f"{row['z']:+.2f}",
                 f"{row['t']:+.2f}",
                 _p(row["p"]),
                 _p(row["p_adjusted"]),
-            ]
-            table.add_row(
-                escape(str(row["metric"])), *cells, f"{row['same_sign']:.0%}", str(row["families"])
+                f"{row['same_sign']:.0%}",
+                str(row["families"]),
             )
         console.print(table)
     console.print(
@@ -326,51 +315,51 @@ def print_over_models(found: ModelCorrelations, families: dict[str, str]) -> Non
         "differs from 0; for distance correlation, exceeds it · same sign: share of models",
         style="dim",
     )
-    for one in found.undefined[:1]:
+    for test in result.undefined[:1]:
         console.print(
-            f"[yellow]undefined[/] {len(found.undefined)} tests, such as {escape(one['metric'])}: "
-            f"{escape(one['reason'])}"
+            f"[yellow]undefined[/] {len(result.undefined)} tests, such as "
+            f"{escape(test['metric'])}: {escape(test['reason'])}"
         )
 
 
 def _without_last(table: Any) -> str:
-    """What leaving the last layer out changes: values by more than 0.1, or whether p < 0.05."""
-    known = table.dropna(subset=["value_without_last"])
-    if known.empty:
+    """Return the changes without the last layer: values by more than 0.1, or p across 0.05."""
+    rows = table.dropna(subset=["value_without_last"])
+    if rows.empty:
         return "without the last layer there are too few layers"
-    moves = (known["value_without_last"] - known["value"]).abs()
-    changed = known[
-        (moves > 0.1) | ((known["p_adjusted"] < 0.05) != (known["p_without_last"] < 0.05))
-    ]
+    moves = (rows["value_without_last"] - rows["value"]).abs()
+    other_verdict = (rows["p_adjusted"] < 0.05) != (rows["p_without_last"] < 0.05)
+    changed = rows[(moves > 0.1) | other_verdict]
     if changed.empty:
         return (
             f"without the last layer no value moves by more than {moves.max():.2f}, and no verdict "
             "changes"
         )
-    told = (
-        "{0.metric} {0.value:.2f} → {0.value_without_last:.2f} (p {0.p_adjusted:.2f} → "
-        "{0.p_without_last:.2f})"
+    changes = ", ".join(
+        f"{row.metric} {row.value:.2f} → {row.value_without_last:.2f} (p {row.p_adjusted:.2f} → "
+        f"{row.p_without_last:.2f})"
+        for row in changed.itertuples()
     )
-    return f"without the last layer: {', '.join(told.format(row) for row in changed.itertuples())}"
+    return f"without the last layer: {changes}"
 
 
 def _cells(row: dict[Any, Any], within: Any, over_tasks: Any, measure: str) -> list[str]:
-    value = escape(f"{row['value']:.2f}{Interval.from_row(row).ends(2, signed=False)}")
+    """Return the cells of one metric: over layers, and over the single tasks where there are any."""
     cells = [
         escape(str(row["metric"])),
-        value,
+        escape(f"{row['value']:.2f}{Interval.from_row(row).ends(2, signed=False)}"),
         f"{row['null_mean']:.2f}<{row['null_95']:.2f}",
         _p(row["p_adjusted"]),
     ]
-    single = within[(within["metric"] == row["metric"]) & (within["measure"] == measure)]
+    single, pooled = (
+        table[(table["metric"] == row["metric"]) & (table["measure"] == measure)]
+        for table in (within, over_tasks)
+    )
     if single.empty:
         return [*cells, "–", "–", "–"]
-    one = single.iloc[0]
-    together = over_tasks[
-        (over_tasks["metric"] == row["metric"]) & (over_tasks["measure"] == measure)
-    ]
-    p = "–" if together.empty else _p(float(together["p_adjusted"].iloc[0]))
-    return [*cells, f"{one['median']:.2f}", p, f"{one['beyond']:.0%}"]
+    p = "–" if pooled.empty else _p(float(pooled["p_adjusted"].iloc[0]))
+    spread = single.iloc[0]
+    return [*cells, f"{spread['median']:.2f}", p, f"{spread['beyond']:.0%}"]
 
 
 def _p(value: float) -> str:

@@ -1,25 +1,28 @@
-"""A user's own run beside the atlas: what may share its axes, and what may not and why."""
+"""A user's run beside the published results: values that compare, and reasons why others do not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from layerscope.core.conventions import Reading
+from layerscope.core.identity import Reading
 from layerscope.core.readout import Readout
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
 from layerscope.errors import RunFolderError
+from layerscope_paper.atlas.tables import stored_table
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
     from layerscope.profiling import Profile
 
-OURS = {  # the atlas's names of our metrics
+# metrics of a profile by their published names
+PROFILE_METRICS = {
     "entropy_prompt": "prompt_entropy",
     "entropy_dataset": "dataset_entropy",
     "curvature": "curvature",
@@ -45,42 +48,41 @@ _NEEDS: dict[str, dict[str, Any]] = {
 }
 _SUBSETS = {"STS17": ["en-en"], "AmazonCounterfactualClassification": ["en", "en-ext"]}
 CELLS = ["model", "name", "layer", "published", "own", "difference"]
-_NORM = "final_norm is {given}, the published metrics are hf"
+
+
+def _empty(*columns: str) -> Callable[[], pd.DataFrame]:
+    """Return a function that makes an empty table."""
+    return partial(pd.DataFrame, columns=list(columns))
 
 
 @dataclass
 class Overlay:
-    """What of a run can stand beside the atlas. `metrics`: metric, layer, depth, value. `scores`:
-    task, layer, depth, score."""
+    """The values of a run that compare with the published ones.
+
+    `differs` has, by metric or task, the reasons why it does not compare; `cells` the published and
+    own values, layer by layer.
+    """
 
     name: str
-    metrics: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=["metric", "layer", "depth", "value"])
-    )
-    scores: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=["task", "layer", "depth", "score"])
-    )
-    differs: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # metric or task → why it is left out
+    metrics: pd.DataFrame = field(default_factory=_empty("metric", "layer", "depth", "value"))
+    scores: pd.DataFrame = field(default_factory=_empty("task", "layer", "depth", "score"))
+    differs: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     folder: str = ""
-    cells: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=CELLS)
-    )  # published and own values, layer by layer
+    cells: pd.DataFrame = field(default_factory=_empty(*CELLS))
 
     @property
     def label(self) -> str:
-        """What its line is called beside published models."""
+        """The name of its line beside published models."""
         return f"your run: {self.name}"
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the run can be compared."""
+        """True if nothing of the run can be compared."""
         return self.metrics.empty and self.scores.empty
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return {
             "run": self.name,
             "metrics": sorted(set(self.metrics["metric"])),
@@ -105,8 +107,8 @@ def load_overlay(path: str | Path) -> Overlay:
 
 
 def by_label(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
-    """Overlays by the name a reader sees: a profile and an evaluation of one model are one line,
-    two profiles of it are two."""
+    """Return overlays by the label of their line: a profile and an evaluation of one model are one
+    line, two profiles of it are two."""
     lines: dict[str, Overlay] = {}
     for overlay in (o for o in overlays if not o.is_empty):
         label = overlay.label
@@ -118,116 +120,108 @@ def by_label(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
         elif earlier.scores.empty and overlay.metrics.empty:
             lines[label] = replace(overlay, metrics=earlier.metrics)
         else:
-            lines[
-                f"{label} in {overlay.folder}" if overlay.folder else f"{label} ({len(lines) + 1})"
-            ] = overlay
+            suffix = f"in {overlay.folder}" if overlay.folder else f"({len(lines) + 1})"
+            lines[f"{label} {suffix}"] = overlay
     return lines
 
 
 def overlay_metrics(run: Profile) -> Overlay:
-    """The curves of a profile that were made as the published ones were."""
+    """Return the curves of a profile that were made as the published ones were."""
     conventions = run.manifest["conventions"]
-    comparable = []
-    differs = {}
+    curves = []
+    overlay = Overlay(run.name)
     measured = set(run.table["metric"])
-    for theirs, ours in OURS.items():
-        if ours not in measured:
+    for published, metric in PROFILE_METRICS.items():
+        if metric not in measured:
             continue
-        reasons = metric_differences(theirs, conventions)
+        reasons = metric_differences(published, conventions)
         if reasons:
-            differs[theirs] = reasons
+            overlay.differs[published] = reasons
             continue
-        rows = whole_layers(run.curve(ours)).dropna(subset=["value"])
-        comparable.append(rows[["layer", "depth", "value"]].assign(metric=theirs))
-    out = Overlay(run.name, differs=differs)
-    if comparable:
-        out.metrics = pd.concat(comparable, ignore_index=True)[
-            ["metric", "layer", "depth", "value"]
-        ]
-    if comparable and "image_tokens" in conventions:
-        out.notes.append(
-            f"your values are on {run.manifest['counts']['prompts']} images of "
-            f"{run.manifest['corpus']['name']}; the published ones on ImageNet's validation images "
-            "at 224 pixels, in half precision, and MAE's with its patches shuffled."
+        rows = whole_layers(run.curve(metric)).dropna(subset=["value"])
+        curves.append(rows[["layer", "depth", "value"]].assign(metric=published))
+    if not curves:
+        return overlay
+    overlay.metrics = pd.concat(curves, ignore_index=True)[["metric", "layer", "depth", "value"]]
+    count = run.manifest["counts"]["prompts"]
+    corpus = run.manifest["corpus"]["name"]
+    if "image_tokens" in conventions:
+        overlay.notes.append(
+            f"your values are on {count} images of {corpus}; the published ones on ImageNet's "
+            "validation images at 224 pixels, in half precision, and MAE's with its patches "
+            "shuffled."
         )
-    elif comparable:
-        corpus = run.manifest["corpus"]["name"]
-        prompts = run.manifest["counts"]["prompts"]
-        out.notes.append(
-            f"your values are on {prompts} prompts of {corpus}, up to "
+    else:
+        overlay.notes.append(
+            f"your values are on {count} prompts of {corpus}, up to "
             f"{Reading.of(conventions).max_length} tokens; the published ones on 472 prompts of "
             "wikitext. Prompt entropy grows with the prompts' length, the metrics over prompts "
             "with their number."
         )
-    return out
+    return overlay
 
 
 def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]:
-    """Why a profile's metric is not the published one, setting by setting; empty if it is."""
+    """Return the settings in which a profile's metric differs from the published one."""
     reasons = []
     images = "image_tokens" in conventions
-    alike = ("hf", "raw") if images and "raw" in str(conventions.get("hf")) else ("hf",)
+    norms = ("hf", "raw") if images and "raw" in str(conventions.get("hf")) else ("hf",)
     reading = Reading.of(conventions)
-    if reading.has_norm and reading.final_norm not in alike:
-        reasons.append(_NORM.format(given=reading.final_norm))
+    if reading.has_norm and reading.final_norm not in norms:
+        reasons.append(f"final_norm is {reading.final_norm}, the published metrics are hf")
     if images and "left out" in str(conventions.get("tokens")):
         reasons.append(
             "class and register tokens are left out, the published metrics read every token"
         )
     settings = conventions["metrics"]
-    for name, wanted in _NEEDS[metric].items():
-        if settings.get(name) != wanted:
-            reasons.append(f"{name} is {settings.get(name)}, the published code has {wanted}")
-    if metric in ("infonce", "lidar", "dime") and images:
+    for name, published in _NEEDS[metric].items():
+        if settings.get(name) != published:
+            reasons.append(f"{name} is {settings.get(name)}, the published code has {published}")
+    if metric not in ("infonce", "lidar", "dime"):
+        return reasons
+    if images:
         reasons.append(
             "views are made by layerscope's augmentations, the published ones by SimCLR's, which "
             "are stronger"
         )
-    elif metric in ("infonce", "lidar", "dime"):
-        if conventions.get("augmenter") != "nlpaug":
-            reasons.append(
-                f"views are made by {conventions.get('augmenter')}, the published ones by nlpaug"
-            )
-        if metric == "lidar" and conventions.get("views") != 16:
-            reasons.append(f"{conventions.get('views')} views, the published LiDAR has 16")
+        return reasons
+    if conventions.get("augmenter") != "nlpaug":
+        reasons.append(
+            f"views are made by {conventions.get('augmenter')}, the published ones by nlpaug"
+        )
+    if metric == "lidar" and conventions.get("views") != 16:
+        reasons.append(f"{conventions.get('views')} views, the published LiDAR has 16")
     return reasons
 
 
 def overlay_scores(evaluation: Evaluation) -> Overlay:
-    """The scores of an evaluation that were made as the published ones were, under the `english`
-    convention."""
-    from layerscope_paper.atlas.tables import stored_table
-
+    """Return the scores of an evaluation that were made as the published ones were, under the
+    `english` convention."""
     published = set(stored_table("tasks")["task"].astype(str))
     scores = evaluation.scores
-    differs = {}
-    comparable = []
+    tables = []
+    overlay = Overlay(str(evaluation.manifest["model"]["name"]))
     mask = pd.Series(True, index=scores.index)
-    for column, wanted in READOUT.items():
-        mask &= scores[column] == wanted
-    reasons = []
+    for column, value in READOUT.items():
+        mask &= scores[column] == value
+    scaled = []
     if evaluation.manifest["conventions"].get("unit_length"):
-        reasons.append("vectors were scaled to length 1, the published ones were not")
-    for task, rows in scores.groupby("task", sort=False):
-        mine = rows[mask.loc[rows.index]]
-        why = reasons or _task_differences(str(task), mine, evaluation.manifest, published)
-        if why:
-            differs[str(task)] = why
+        scaled = ["vectors were scaled to length 1, the published ones were not"]
+    for task, task_rows in scores.groupby("task", sort=False):
+        rows = task_rows[mask.loc[task_rows.index]]
+        reasons = scaled or _task_differences(str(task), rows, evaluation.manifest, published)
+        if reasons:
+            overlay.differs[str(task)] = reasons
         else:
-            comparable.append(
-                mine.dropna(subset=["score"])
-                .groupby(["task", "layer", "depth"])["score"]
-                .mean()
-                .reset_index()
-            )
-    out = Overlay(str(evaluation.manifest["model"]["name"]), differs=differs)
-    if comparable:
-        out.scores = pd.concat(comparable, ignore_index=True)
+            groups = rows.dropna(subset=["score"]).groupby(["task", "layer", "depth"])
+            tables.append(groups["score"].mean().reset_index())
+    if tables:
+        overlay.scores = pd.concat(tables, ignore_index=True)
         length = Reading.of(evaluation.manifest).max_length
-        out.notes = [
+        overlay.notes = [
             f"your texts were cut to {length} tokens; the published scores do not say at how many."
         ]
-    return out
+    return overlay
 
 
 def _task_differences(

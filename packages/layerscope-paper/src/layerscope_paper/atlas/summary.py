@@ -1,15 +1,16 @@
-"""One model, or several side by side, as plain values and as charts to draw."""
+"""One published model, or several side by side, as plain values and as charts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from layerscope.core.charts import Chart, Line
-from layerscope.core.tables import lowest_and_highest
+from layerscope.core.columns import lowest_and_highest
 from layerscope.errors import LayerscopeError
 from layerscope_paper.atlas.overlay import CELLS, Overlay, by_label, load_overlay
 from layerscope_paper.atlas.queries import metric_values, probe_accuracies, select_scores
@@ -29,7 +30,7 @@ METRICS = [
 
 
 def or_none(query: Callable[..., pd.DataFrame], *args: Any, **options: Any) -> pd.DataFrame | None:
-    """What a query of the atlas gives, or None where nothing of it was published."""
+    """Return the result of a query of the atlas, or None where nothing of it was published."""
     try:
         return query(*args, **options)
     except LayerscopeError:
@@ -37,24 +38,24 @@ def or_none(query: Callable[..., pd.DataFrame], *args: Any, **options: Any) -> p
 
 
 def drawn_metrics(model: AtlasModel) -> pd.DataFrame | None:
-    """The model's metrics on the corpus the paper draws them on: wikitext for text, imagenet for
-    images."""
+    """Return the model's metrics on the corpus the paper draws them on: wikitext for text, imagenet
+    for images."""
     text = or_none(metric_values, model, "wikitext")
     return or_none(metric_values, model, "imagenet") if text is None else text
 
 
 def task_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Per task: the last layer scored, the best, their difference, and at how many layers there is
-    a score. Scores × 100."""
+    """Return a row per task: the last layer scored, the best, their difference, and the number of
+    layers with a score. Scores × 100."""
     rows = []
-    for task, own in scores.groupby("task", sort=True):
-        top = highest(own, "score")
-        last = highest(own, "layer")
+    for task, task_scores in scores.groupby("task", sort=True):
+        top = highest(task_scores, "score")
+        last = highest(task_scores, "layer")
         rows.append(
             {
                 "task": task,
-                "task_type": own["task_type"].iloc[0],
-                "layers": len(own),
+                "task_type": task_scores["task_type"].iloc[0],
+                "layers": len(task_scores),
                 "last_layer": int(last["layer"]),
                 "last": 100 * float(last["score"]),
                 "best": 100 * float(top["score"]),
@@ -66,22 +67,25 @@ def task_table(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def metric_table(values: pd.DataFrame) -> list[dict[str, Any]]:
-    """Per metric: the curve, its lowest and highest layer, the last value."""
+    """Return, per metric, the curve, its lowest and highest layer, and the last value."""
     rows = []
     for metric in [m for m in METRICS if m in set(values["metric"])]:
-        own = values[values["metric"] == metric].sort_values("layer")
-        y = own["value"].to_numpy(float)
-        curve = {
-            "values": y.tolist(),
-            "layers": own["layer"].tolist(),
-            **lowest_and_highest(own["layer"], y),
-        }
-        rows.append({"metric": metric, **curve, "last": float(y[-1])})
+        curve = values[values["metric"] == metric].sort_values("layer")
+        y = curve["value"].to_numpy(float)
+        rows.append(
+            {
+                "metric": metric,
+                "values": y.tolist(),
+                "layers": curve["layer"].tolist(),
+                **lowest_and_highest(curve["layer"], y),
+                "last": float(y[-1]),
+            }
+        )
     return rows
 
 
 def show(name: str, convention: str = "english") -> dict[str, Any]:
-    """What the atlas holds of one model, as plain values."""
+    """Return what was published of one model, as plain values."""
     model = find_model(name)
     scores = or_none(select_scores, model, convention)
     values = drawn_metrics(model)
@@ -92,21 +96,19 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
         "metrics": None,
     }
     if scores is not None:
-        same = same_tasks(scores)
-        means = 100 * same.groupby("layer")["score"].mean()
+        shared = same_tasks(scores)
+        means = 100 * shared.groupby("layer")["score"].mean()
         summary["scores"] = {
             "final_norm": "applied",
-            "mean_over": int(same["task"].nunique()),
+            "mean_over": int(shared["task"].nunique()),
             "layers": means.index.tolist(),
             "mean": means.tolist(),
             "tasks": task_table(scores).to_dict(orient="records"),
         }
     if values is not None:
-        dataset = str(values["dataset"].iloc[0])
-        split = str(values["split"].iloc[0])
         summary["metrics"] = {
-            "dataset": dataset,
-            "split": split,
+            "dataset": str(values["dataset"].iloc[0]),
+            "split": str(values["split"].iloc[0]),
             "final_norm": "hf",
             "curves": metric_table(values),
         }
@@ -153,24 +155,25 @@ class _Side:
         self.means = {name: self._mean(table) for name, table in tables.items() if self.tasks}
 
     def _mean(self, table: pd.DataFrame) -> pd.DataFrame:
-        """By layer, over the tasks that all have: score × 100 and depth."""
-        own = table[table["task"].isin(self.tasks)].groupby("layer", as_index=False)
-        return own.agg(score=("score", "mean"), depth=("depth", "first")).assign(
-            score=lambda means: 100 * means["score"]
-        )
+        """Return, by layer, over the tasks that all have: score × 100 and depth."""
+        layers = table[table["task"].isin(self.tasks)].groupby("layer", as_index=False)
+        means = layers.agg(score=("score", "mean"), depth=("depth", "first"))
+        return means.assign(score=100 * means["score"])
 
     def curve(self, name: str, metric: str) -> pd.DataFrame | None:
-        """A metric by layer, where it was measured."""
-        values = self.metrics.get(name)
-        own = None if values is None else values[values["metric"] == metric].sort_values("layer")
-        return None if own is None or own.empty else own
+        """Return a metric by layer; None where it was not measured."""
+        if name not in self.metrics:
+            return None
+        values = self.metrics[name]
+        curve = values[values["metric"] == metric].sort_values("layer")
+        return None if curve.empty else curve
 
 
 def compare(
     names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()
 ) -> list[dict[str, Any]]:
-    """One row per model: best and last layer on the tasks that all of them have at their layers,
-    and the entropy's valley."""
+    """Return a row per model: best and last layer on the tasks that all of them have at their
+    layers, and the entropy's valley."""
     side = _Side(names, convention, overlays)
     rows = []
     for name in side.order:
@@ -187,8 +190,9 @@ def compare(
                 "best": top["score"],
                 "layer": int(top["layer"]),
                 "depth": top["depth"],
+                "last": last["score"],
+                "gain": top["score"] - last["score"],
             }
-            row |= {"last": last["score"], "gain": top["score"] - last["score"]}
         row |= {"valley": None, "valley_layer": None}
         curve = side.curve(name, "entropy_prompt")
         if curve is not None and len(curve) > 2:
@@ -200,37 +204,38 @@ def compare(
 def charts(
     names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()
 ) -> list[Chart]:
-    """Mean score and each metric against depth, models and runs on the same axes."""
+    """Return charts of the mean score and each metric against depth, models and runs on the same
+    axes."""
     side = _Side(names, convention, overlays)
-    probes = {m.name: p for m in side.models if (p := or_none(probe_accuracies, m)) is not None}
-    curves = {name: [(one, side.curve(one, name)) for one in side.order] for name in METRICS}
-    drawn: list[tuple[str, str, list[tuple[str, pd.DataFrame | None]]]] = [
-        (
-            f"mean MTEB score, {len(side.tasks)} tasks ({convention})",
-            "score",
-            [(one, side.means.get(one)) for one in side.order],
-        ),
-        ("attention probe, ImageNet-100 top-1 (%)", "top1", list(probes.items())),
-        *((TITLES[metric], "value", lines) for metric, lines in curves.items()),
+    title = f"mean MTEB score, {len(side.tasks)} tasks ({convention})"
+    probes = {model.name: or_none(probe_accuracies, model) for model in side.models}
+    panels: list[tuple[str, str, dict[str, pd.DataFrame | None]]] = [
+        (title, "score", {name: side.means.get(name) for name in side.order}),
+        ("attention probe, ImageNet-100 top-1 (%)", "top1", probes),
     ]
-    out = []
-    for title, column, tables in drawn:
+    for metric in METRICS:
+        curves = {name: side.curve(name, metric) for name in side.order}
+        panels.append((TITLES[metric], "value", curves))
+    drawn = []
+    for title, column, tables in panels:
         lines = []
-        for name, table in tables:
-            if table is not None:
-                best = (
-                    None if column == "value" else (float(highest(table, column)["depth"]), "")
-                )  # a metric has no best
-                lines.append(Line.of(name, table, column, x="depth", note=best))
+        for name, table in tables.items():
+            if table is None:
+                continue
+            line = Line.of(name, table, column, x="depth")
+            if column != "value":  # a metric has no best layer
+                line = replace(line, note=(float(highest(table, column)["depth"]), ""))
+            lines.append(line)
         if lines:
-            out.append(Chart(title, lines, x=DEPTH))
-    return out
+            drawn.append(Chart(title, lines, x=DEPTH))
+    return drawn
 
 
 def lay_beside(
     paths: Sequence[str | Path], models: Sequence[str], convention: str = "english"
 ) -> list[Overlay]:
-    """Runs by their folders, and every value of theirs that the atlas has of one of the models."""
+    """Return the runs in these folders, with every value of theirs that was published of one of the
+    models."""
     overlays = [load_overlay(path) for path in paths]
     for overlay in overlays:
         cells = [_cells(overlay, model, convention) for model in models]
@@ -239,19 +244,24 @@ def lay_beside(
 
 
 def _cells(overlay: Overlay, model: str, convention: str) -> pd.DataFrame:
-    """Every value that the atlas has of a model and the run has too; none where the run has another
-    number of layers."""
-    found = []
-    known = find_model(model)
-    published = drawn_metrics(known), or_none(select_scores, known, convention)
-    for theirs, mine in zip(published, (overlay.metrics, overlay.scores), strict=True):
-        if theirs is not None and len(mine):
-            both = mine.merge(
-                theirs[[*mine.columns]], on=list(mine.columns[:3]), suffixes=("", "_published")
-            )
-            both.columns = ["name", "layer", "depth", "own", "published"]
-            found += (
-                [both] if both["layer"].gt(0).any() else []
-            )  # layer 0 alone: the run has other layers
-    cells = pd.concat([pd.DataFrame(columns=CELLS), *found])
-    return cells.assign(model=known.name, difference=cells["own"] - cells["published"])[CELLS]
+    """Return every value that was published of a model and that the run has too; none where the run
+    has another number of layers."""
+    published = find_model(model)
+    pairs = (
+        (overlay.metrics, drawn_metrics(published)),
+        (overlay.scores, or_none(select_scores, published, convention)),
+    )
+    tables = [pd.DataFrame(columns=CELLS)]
+    for values, published_values in pairs:
+        if published_values is None or values.empty:
+            continue
+        keys = list(values.columns[:3])
+        merged = values.merge(
+            published_values[[*values.columns]], on=keys, suffixes=("", "_published")
+        )
+        merged.columns = ["name", "layer", "depth", "own", "published"]
+        if merged["layer"].gt(0).any():  # layer 0 alone: the run has other layers
+            tables.append(merged)
+    cells = pd.concat(tables)
+    difference = cells["own"] - cells["published"]
+    return cells.assign(model=published.name, difference=difference)[CELLS]

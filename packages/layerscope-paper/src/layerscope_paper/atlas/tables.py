@@ -1,5 +1,4 @@
-"""The shipped tables, read once, and the names of the models in them. What callers get are
-copies."""
+"""The published tables, read once, and the names of the models in them."""
 
 from __future__ import annotations
 
@@ -16,8 +15,10 @@ DATA = Path(__file__).parent / "data"
 
 @cache
 def stored_table(name: str) -> pd.DataFrame:
-    """One table as stored, its text dictionary-coded: quick to filter. Shared by all callers, so
-    never to be changed."""
+    """Return a table as stored, with categories for text, which are quick to filter.
+
+    All callers share it: never to be changed.
+    """
     return pd.read_parquet(DATA / f"{name}.parquet")
 
 
@@ -27,39 +28,36 @@ def _readable(name: str) -> pd.DataFrame:
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """The same table with plain text in place of categories, whose unused levels surprise in a
-    groupby."""
-    text = {
-        c: table[c].astype(table[c].cat.categories.dtype)
-        for c in table.columns
-        if table[c].dtype == "category"
-    }
-    return table.assign(**text)
+    """Return the table with plain text in place of categories, because `groupby` shows unused
+    categories too."""
+    categories = table.select_dtypes("category")
+    return table.astype({c: values.cat.categories.dtype for c, values in categories.items()})
 
 
 def scores() -> pd.DataFrame:
-    """Every published MTEB score: model, layer, task, split, subset, main_score (0 to 1)."""
+    """Return every published MTEB score: model, layer, task, split, subset, main_score (0 to 1)."""
     return _readable("scores").copy()
 
 
 def metrics() -> pd.DataFrame:
-    """Every published metric value: model, dataset, split, metric, normalization, layer, value."""
+    """Return every published metric value: model, dataset, split, metric, normalization, layer,
+    value."""
     return _readable("metrics").copy()
 
 
 def vision() -> pd.DataFrame:
-    """Every number of the published image probes: model, layers, metric, value (accuracies in
-    percent)."""
+    """Return every number of the published image probes: model, layers, metric, value (accuracies
+    in percent)."""
     return _readable("vision").copy()
 
 
 def tasks() -> pd.DataFrame:
-    """The 32 MTEB tasks and the name of each one's dataset in `metrics()`."""
+    """Return the 32 MTEB tasks and the name of each one's dataset in `metrics()`."""
     return _readable("tasks").copy()
 
 
 def problems() -> pd.DataFrame:
-    """Source files that had a defect or were left out, and why."""
+    """Return the source files that had a defect or were left out, with the reason."""
     return _readable("problems").copy()
 
 
@@ -76,34 +74,31 @@ class AtlasModel:
 
     @property
     def name(self) -> str:
-        """The name users write. All LLM2Vec models are 8B, so theirs leave the size out."""
+        """The name that users write; without the size for LLM2Vec models, which are all 8B."""
         base = self.family if self.family.startswith("LLM2Vec") else f"{self.family}-{self.size}"
         return base if self.revision == "main" else f"{base}@{self.revision}"
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """This model's rows of a table with family, size and revision (a probe table has `model`
-        and no revision)."""
+        """Return this model's rows of a table with family, size and revision (a probe table has
+        `model` and no revision)."""
         family = "family" if "family" in table.columns else "model"
-        mine = (table[family] == self.family) & (table["size"] == self.size)
+        mask = (table[family] == self.family) & (table["size"] == self.size)
         if "revision" in table.columns:
-            mine &= table["revision"] == self.revision
-        return table[mine]
+            mask &= table["revision"] == self.revision
+        return table[mask]
 
 
 def _number(text: str) -> float:
-    """`410m` → 4.1e8, `8B` → 8e9, `step1000` → 1000; names without a number sort last."""
+    """Return a size or step as a number: 4.1e8 of `410m`, 1000 of `step1000`, infinity of none."""
     digits = "".join(c for c in text if c.isdigit() or c == ".")
-    scale = {"m": 1e6, "b": 1e9}.get(text[-1:].lower(), 1.0)
-    return (
-        float(digits) * scale
-        if digits
-        else {"base": 1e8, "large": 3e8, "huge": 6e8}.get(text, float("inf"))
-    )
+    if not digits:
+        return {"base": 1e8, "large": 3e8, "huge": 6e8}.get(text, float("inf"))
+    return float(digits) * {"m": 1e6, "b": 1e9}.get(text[-1:].lower(), 1.0)
 
 
 @lru_cache(maxsize=1)
 def every_model() -> dict[str, AtlasModel]:
-    """All models by name, ordered by family, size and training step."""
+    """Return all models by name, ordered by family, size and training step."""
     keys = {
         (str(family), str(size), str(revision))
         for table in ("scores", "metrics")
@@ -125,8 +120,8 @@ def every_model() -> dict[str, AtlasModel]:
 
 @lru_cache(maxsize=1)
 def _aliases() -> dict[str, AtlasModel]:
-    """Lower-case spellings: with or without the size where a family has one, `@main`,
-    `family/size`."""
+    """Return models by lower-case spelling: with or without the size where a family has one,
+    `@main`, `family/size`."""
     aliases: dict[str, AtlasModel] = {}
     for model in every_model().values():
         sizes = {m.size for m in every_model().values() if m.family == model.family}
@@ -141,27 +136,23 @@ def _aliases() -> dict[str, AtlasModel]:
 
 
 def find_model(name: str | AtlasModel) -> AtlasModel:
-    """The model of that name; case does not matter.
+    """Return the model of that name; case does not matter.
 
     >>> find_model("pythia-410m@step1000")
     AtlasModel(family='Pythia', size='410m', revision='step1000')
     """
     if isinstance(name, AtlasModel):
         return name
-    found = _aliases().get(name.strip().lower())
-    if found is None:
-        raise UnknownNameError(
-            "atlas model",
-            name,
-            every_model(),
-            "`layerscope-paper published` says what each one holds.",
-        )
-    return found
+    model = _aliases().get(name.strip().lower())
+    if model is None:
+        hint = "`layerscope-paper published` lists what each has."
+        raise UnknownNameError("atlas model", name, every_model(), hint)
+    return model
 
 
 def models() -> pd.DataFrame:
-    """One row per model: name, family, size, revision, layers (states, embeddings included), and
-    what is covered.
+    """Return a row per model: name, family, size, revision, layers (states, embeddings included),
+    and counts of what was published.
 
     `tasks` have a test score somewhere, `tasks_everywhere` at every layer; `mteb_datasets` counts
     the datasets with metrics, `wikitext` and `imagenet` the metrics there; `probe_layers` counts
@@ -175,18 +166,18 @@ def models() -> pd.DataFrame:
     probes = vision[
         (vision["first_layer"] == vision["last_layer"]) & (vision["probe"] == "attention_probe")
     ]
-    on = metrics["dataset"].astype(str)
+    dataset = metrics["dataset"].astype(str)
     scored = scores.groupby([*_KEY, "task"], observed=True)["layer"].nunique().unstack("task")
     states = scores.groupby(_KEY, observed=True)["num_hidden_states"].max()
     everywhere = scored.eq(states, axis=0).sum(axis=1)
     columns = {
-        "tasks": _different(scores, "task"),
+        "tasks": _count_values(scores, "task"),
         "tasks_everywhere": _by_name(everywhere),
-        "scored_layers": _different(scores, "layer"),
-        "mteb_datasets": _different(metrics[on.str.startswith("mteb/")], "dataset"),
-        "wikitext": _different(metrics[on == "wikitext"], "metric"),
-        "imagenet": _different(metrics[on == "imagenet"], "metric"),
-        "probe_layers": _different(
+        "scored_layers": _count_values(scores, "layer"),
+        "mteb_datasets": _count_values(metrics[dataset.str.startswith("mteb/")], "dataset"),
+        "wikitext": _count_values(metrics[dataset == "wikitext"], "metric"),
+        "imagenet": _count_values(metrics[dataset == "imagenet"], "metric"),
+        "probe_layers": _count_values(
             probes.assign(family=probes["model"], revision="main"), "first_layer"
         ),
     }
@@ -209,8 +200,8 @@ def models() -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"layers": "Int64"})
 
 
-def _different(rows: pd.DataFrame, column: str) -> dict[str, int]:
-    """How many different values of a column each model has."""
+def _count_values(rows: pd.DataFrame, column: str) -> dict[str, int]:
+    """Return the number of different values of a column for each model."""
     return _by_name(rows.groupby(_KEY, observed=True)[column].nunique())
 
 

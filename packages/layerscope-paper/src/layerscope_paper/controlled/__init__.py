@@ -1,4 +1,5 @@
-"""The controlled set: models of one depth, width, text and order of batches that differ in one thing.
+"""The controlled set: models of one depth, width, text and order of batches that differ in one
+thing.
 
 `ar` is an autoregressive transformer, `mlm` the same transformer from the same first weights as a
 masked-language model, `mamba` a state-space model. `python -m layerscope_paper.controlled` trains

@@ -14,7 +14,7 @@ from layerscope_paper.controlled import OBJECTIVES, Plan, read_texts, save, trai
 CHECKPOINTS = (0, 30, 125, 500, 1500)
 
 
-def main(given: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Train each objective; its folder holds `stepN` folders."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -22,7 +22,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES)
     for name in ("steps", "batch", "length", "width", "blocks", "heads", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Plan, name))
-    options = vars(parser.parse_args(given))
+    options = vars(parser.parse_args(arguments))
     out = options.pop("out")
     objectives = options.pop("objectives")
     streams = read_texts(load_corpus(options.pop("data")).texts)

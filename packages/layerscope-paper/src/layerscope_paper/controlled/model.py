@@ -15,9 +15,9 @@ PAD, BOS, EOS, MASK = range(4)
 def build(
     objective: str, vocabulary: int, width: int, blocks: int, heads: int, length: int, seed: int
 ) -> nn.Module:
-    """A new model with its head, which is tied to the embeddings.
+    """Build a model with its head, which is tied to the embeddings.
 
-    `mamba` has as many blocks of the same width, widened inside to about the transformers' size.
+    `mamba` has as many blocks of the same width, expanded inside to about the transformers' size.
     """
     import transformers
 
@@ -44,10 +44,10 @@ def build(
         )
     )
     if objective == "mlm":
-        # The config keeps it, so that a saved model is read the same way. Attention without a mask
-        # asks its own module whether it is causal.
+        # in the config, so that a saved model is loaded the same way, and in the modules, which
+        # attention without a mask reads
         model.config.is_causal = False
-        for part in model.modules():
-            if isinstance(getattr(part, "is_causal", None), bool):
-                part.is_causal = False
+        for module in model.modules():
+            if isinstance(getattr(module, "is_causal", None), bool):
+                module.is_causal = False
     return model

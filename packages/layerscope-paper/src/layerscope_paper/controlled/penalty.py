@@ -12,18 +12,18 @@ from layerscope.errors import ModelError
 
 
 def token_entropies(states: Tensor) -> Tensor:
-    """S_2 of each text's token states (B, T, D), in nats (B,): `prompt_entropy` of order 2, with
-    gradients. Order 2 needs no eigenvalues.
+    """Return S_2 of each text's token states (B, T, D), in nats (B,): `prompt_entropy` of order 2,
+    with gradients. Order 2 needs no eigenvalues. Three orthogonal tokens have log 2:
 
     >>> import torch
-    >>> round(token_entropies(torch.eye(3)[None]).item(), 4)  # three orthogonal tokens: log 2
+    >>> round(token_entropies(torch.eye(3)[None]).item(), 4)
     0.6931
     """
     with torch.autocast(states.device.type, enabled=False):
         x = states if states.dtype == torch.float64 else states.float()
         before = x.detach().square().sum(-1)
         x = x - x.mean(1, keepdim=True)
-        # a token that equals the mean has no direction: what is left of it is rounding
+        # a token that equals the mean has no direction, only rounding error
         squares = x.square().sum(-1)
         has_direction = squares > before * torch.finfo(x.dtype).eps ** 2
         scale = torch.where(has_direction, squares, 1.0).rsqrt()
@@ -34,7 +34,7 @@ def token_entropies(states: Tensor) -> Tensor:
 
 
 class LayerPenalty:
-    """Adds `weight` × the mean entropy of each text's tokens at some layers to a loss.
+    """Add `weight` × the mean entropy of each text's tokens at some layers to a loss.
 
     A positive weight compresses, a negative one spreads. States are those of the residual stream,
     without the final norm, of texts without padding.
@@ -57,12 +57,12 @@ class LayerPenalty:
             self._states.append(output if isinstance(output, Tensor) else output[0])
 
     def term(self) -> Tensor:
-        """The term of the forward pass just made; the states of each pass are used once."""
+        """Return the term of the last forward pass; the states of each pass are used once."""
         if not self._states:
             raise ModelError("call term() once after each forward pass with gradients.")
         states = self._states
         self._states = []
-        return self.weight * torch.stack([token_entropies(each).mean() for each in states]).mean()
+        return self.weight * torch.stack([token_entropies(layer).mean() for layer in states]).mean()
 
     def __enter__(self) -> Self:
         return self

@@ -23,7 +23,7 @@ _HELD_OUT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Plan:
-    """What is the same for every model of the set."""
+    """The settings that all models of the set share."""
 
     steps: int = 1500
     batch: int = 256
@@ -36,12 +36,13 @@ class Plan:
     seed: int = 0
 
     def rate(self, step: int) -> float:
-        """Linear warm-up over a twentieth of the steps, then a cosine down to a tenth."""
-        first = max(1, self.steps // 20)
-        if step < first:
-            return self.learning_rate * (step + 1) / first
-        done = (step - first) / max(1, self.steps - first)
-        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+        """Return the learning rate: linear warm-up over a twentieth of the steps, then a cosine
+        down to a tenth."""
+        warmup = max(1, self.steps // 20)
+        if step < warmup:
+            return self.learning_rate * (step + 1) / warmup
+        progress = (step - warmup) / max(1, self.steps - warmup)
+        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Streams:
 
 
 def read_texts(texts: Iterable[str], vocabulary: int = 4096) -> Streams:
-    """Split texts by their own hash (one in twenty is held out), and train a tokenizer on the rest."""
+    """Split texts by their hash (one in twenty is held out), and train a tokenizer on the
+    others."""
     import hashlib
 
     sides: tuple[list[str], list[str]] = ([], [])
@@ -72,7 +74,7 @@ def read_texts(texts: Iterable[str], vocabulary: int = 4096) -> Streams:
 
 
 def _train_tokenizer(texts: list[str], vocabulary: int) -> Any:
-    """Byte-level BPE; every text starts with `<s>`."""
+    """Train a byte-level BPE tokenizer; every text starts with `<s>`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -98,7 +100,7 @@ def _train_tokenizer(texts: list[str], vocabulary: int) -> Any:
 def draw_windows(
     stream: Tensor, count: int, length: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Rows of `<s>` and text, and the token that follows each position. Drawn on the CPU: the same
+    """Draw rows of `<s>` and text, and the token that follows each position. The draws are the same
     on every device."""
     starts = torch.randint(0, len(stream) - length, (count,), generator=generator)
     rows = stream[(starts[:, None] + torch.arange(length)).to(stream.device)].long()
@@ -108,19 +110,19 @@ def draw_windows(
 def mask_tokens(
     ids: Tensor, share: float, vocabulary: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """BERT's task: of the chosen tokens 8 in 10 become `<mask>`, 1 any token, 1 stays; the others
-    are not predicted."""
+    """Mask tokens as BERT does: of the chosen ones 8 in 10 become `<mask>`, 1 any token, 1 stays;
+    the others are not predicted."""
     draw = torch.rand(ids.shape, generator=generator).to(ids.device)
-    other = torch.randint(len(SPECIAL), vocabulary, ids.shape, generator=generator).to(ids.device)
+    random = torch.randint(len(SPECIAL), vocabulary, ids.shape, generator=generator).to(ids.device)
     chosen = (draw < share) & (ids >= len(SPECIAL))
-    shown = torch.where(draw < 0.8 * share, MASK, torch.where(draw < 0.9 * share, other, ids))
+    shown = torch.where(draw < 0.8 * share, MASK, torch.where(draw < 0.9 * share, random, ids))
     return torch.where(chosen, shown, ids), torch.where(chosen, ids, -100)
 
 
 def batch_loss(
     objective: str, model: nn.Module, stream: Tensor, plan: Plan, draws: tuple[torch.Generator, ...]
 ) -> Tensor:
-    """The loss on a batch drawn from a stream: of the next tokens, or of masked ones."""
+    """Return the loss on a batch drawn from a stream: of the next tokens, or of masked ones."""
     ids, targets = draw_windows(stream, plan.batch, plan.length, draws[0])
     if objective == "mlm":
         ids, targets = mask_tokens(targets, plan.masked, model.config.vocab_size, draws[1])  # type: ignore[union-attr,arg-type]
@@ -130,7 +132,7 @@ def batch_loss(
 
 @torch.no_grad()
 def held_out_loss(objective: str, model: nn.Module, streams: Streams, plan: Plan) -> float:
-    """Mean loss on the same held-out rows, and the same masks, every time."""
+    """Return the mean loss on held-out rows; rows and masks are the same in every call."""
     model.eval()
     stream = streams.held_out.to(next(model.parameters()).device)
     draws = _generators(0)
@@ -187,7 +189,7 @@ def _generators(seed: int) -> tuple[torch.Generator, ...]:
 
 
 def _make_optimizer(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
-    """AdamW; no decay on norms, biases and Mamba's time constants."""
+    """Return AdamW without decay on norms, biases and Mamba's time constants."""
     groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups[parameter.ndim >= 2 and not name.endswith("A_log")].append(parameter)

@@ -1,5 +1,4 @@
-"""Do the metrics say where the scores are? Associations across layers, with what chance alone would
-give.
+"""Correlations of metrics with scores across layers, beside those that chance alone gives.
 
 from layerscope_paper import atlas, correlate
 tables = atlas.correlation_tables("Pythia-410m")
@@ -8,6 +7,7 @@ correlate("runs/profile", "runs/evaluation").layers
 over_models({name: correlate(t.metrics, t.scores) for name, t in tables_by_model.items()}).table
 """
 
+from layerscope_paper.correlation.charts import correlation_charts
 from layerscope_paper.correlation.pooled import ModelCorrelations, over_models
 from layerscope_paper.correlation.study import (
     Correlations,
@@ -23,6 +23,7 @@ __all__ = [
     "ModelCorrelations",
     "Tables",
     "correlate",
+    "correlation_charts",
     "from_folders",
     "from_runs",
     "over_models",

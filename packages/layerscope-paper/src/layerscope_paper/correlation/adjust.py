@@ -9,8 +9,10 @@ from layerscope.core.statistics import Array
 
 
 def holm(p: ArrayLike) -> Array:
-    """Holm's adjusted p-values: rejecting those below α keeps the chance of one false finding below
-    α."""
+    """Return Holm's adjusted p-values.
+
+    Rejecting those below α keeps the chance of one false finding below α.
+    """
     values = np.asarray(p, float)
     order = np.argsort(values)
     adjusted = np.empty_like(values)
@@ -21,25 +23,23 @@ def holm(p: ArrayLike) -> Array:
 
 
 def min_p(observed: Array, nulls: Array) -> Array:
-    """Westfall and Young's step-down adjusted p-values of several statistics (m,), from their
-    values under a null (m, draws).
+    """Return Westfall and Young's step-down adjusted p-values of several statistics (m,), from
+    their values under a null (m, draws).
 
-    Larger is stronger. Draws are common to all: statistics that move together are not paid for as
-    if they were independent.
+    Larger is stronger. The draws are common to all statistics, so those that move together are
+    corrected less than independent ones. The same test twice counts as one test:
 
     >>> drawn = np.random.default_rng(0).normal(size=999)
-    >>> one, other = min_p(np.array([2.5, 2.5]), np.stack([drawn, drawn]))  # twice the same test is one test
-    >>> bool(one == other < holm([one, one])[0])
+    >>> first, second = min_p(np.array([2.5, 2.5]), np.stack([drawn, drawn]))
+    >>> bool(first == second < holm([first, first])[0])
     True
     """
-    # what was observed is ranked as one draw more: ranked apart, it would be the only one that can
-    # come first of all
-    both = np.column_stack([observed, nulls])
-    ranks = np.stack([both.shape[1] - np.searchsorted(np.sort(row), row - 1e-12) for row in both])
+    # the observed value is ranked as one more draw, so that draws may rank first as well
+    rows = np.column_stack([observed, nulls])
+    ranks = np.stack([rows.shape[1] - np.searchsorted(np.sort(row), row - 1e-12) for row in rows])
     order = np.argsort(ranks[:, 0], kind="stable")
-    smallest = np.minimum.accumulate(ranks[order][::-1], axis=0)[
-        ::-1
-    ]  # of each statistic and those with a larger p
+    # of each statistic and those with a larger p
+    smallest = np.minimum.accumulate(ranks[order][::-1], axis=0)[::-1]
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate((smallest <= smallest[:, :1]).mean(axis=1))
     return adjusted

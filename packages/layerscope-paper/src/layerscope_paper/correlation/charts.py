@@ -1,4 +1,4 @@
-"""Correlations as charts, and as what a notebook shows."""
+"""Correlations as bar charts."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MEASURE_NAMES = {
 
 
 def correlation_chart(title: str, label: str, names: Sequence[str], rows: pd.DataFrame) -> Chart:
-    """A bar per row of correlations, its interval, and what chance gives."""
-    low, high = (rows[end].astype(float).tolist() for end in INTERVAL)
+    """Return a chart with a bar per row of correlations, its interval, and the level of chance."""
+    low, high = (rows[name].astype(float).tolist() for name in INTERVAL)
     level = (float(rows["null_95"].max()), "95 % of unrelated smooth curves lie below")
     line = Line(label, names, rows["value"].tolist(), low, high)
     return Chart(title, [line], x="", bars=True, level=level)
 
 
 def correlation_charts(correlations: Correlations) -> list[Chart]:
-    """One chart per measure."""
+    """Return one chart per measure."""
     charts = []
     for measure, rows in correlations.layers.groupby("measure", sort=False):
         names = [str(metric).replace("_", "\n") for metric in rows["metric"]]

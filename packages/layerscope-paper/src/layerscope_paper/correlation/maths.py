@@ -1,23 +1,24 @@
-"""Measures of association between two curves over layers, what chance gives for curves as smooth,
-and the bootstrap: numpy only.
+"""Measures of association between two curves over layers, their values by chance for curves as
+smooth, and the bootstrap.
 
 Every measure here is one of Daniels' generalized correlations: turn each series into a matrix over
-pairs of points, a and b, and take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the
-matrix:
+pairs of points, a and b, and take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). The measures differ in
+the matrix:
 
-| measure | a_ij | value |
-|---|---|---|
-| `dcor` | distances, double-centered (Székely, Rizzo & Bakirov 2007: the biased V-statistic) | √Γ, in [0, 1] |
-| `dcor_corrected` | distances, U-centered (Székely & Rizzo 2013) | Γ, a squared correlation: 0 on average if independent |
-| `spearman` | differences of ranks (or the centered ranks themselves, which give the same Γ with fewer numbers) | Γ = ρ |
-| `kendall` | signs of differences | Γ = τ-b |
+- `dcor`: distances, double-centered (Székely, Rizzo & Bakirov 2007: the biased V-statistic). Its
+  value is √Γ, in [0, 1].
+- `dcor_corrected`: distances, U-centered (Székely & Rizzo 2013). Its value is Γ, a squared
+  correlation: 0 on average if independent.
+- `spearman`: differences of ranks (or the centered ranks themselves, which give the same Γ with
+  fewer numbers). Γ = ρ.
+- `kendall`: signs of differences. Γ = τ-b.
 
-Neighboring layers are alike. Two curves that have nothing to do with each other then agree far more
-often than shuffled points do, and shuffling the layers is the wrong null. Curves of one network
-also share a shape, whatever they measure: they bend in the middle, and the last layer is apart.
-Chance is what surrogate curves give instead, which keep the shape of the scores' curve
-(`kept_shape`) and are as smooth about it, drawn in two ways (`NULLS`), against the metric's own.
-The larger of the two p-values counts.
+Neighboring layers are alike. Two unrelated curves then agree far more often than shuffled points
+do, so shuffling the layers is the wrong null. Curves of one network also share a shape, whatever
+they measure: they bend in the middle, and the last layer is apart. Chance is therefore measured by
+surrogate curves, which keep the shape of the scores' curve (`shape_of`) and are as smooth about it.
+They are drawn in two ways (`NULLS`) and compared with the metric's curve. The larger of the two
+p-values counts.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ class Measure:
 
     name: str
     matrix: Callable[[Array], Array]
-    least: int  # points it needs
-    signed: bool  # whether a strong association may be negative
+    signed: bool  # a strong association may be negative
     root: bool = False
 
     def finish(self, gamma: Array) -> Array:
-        """Γ as the measure's value."""
+        """Return the measure's value from Γ."""
         return np.sqrt(np.clip(gamma, 0.0, None)) if self.root else gamma
 
     def strength(self, value: Array) -> Array:
-        """What is compared with the null: the size of a signed measure, the value of the others."""
+        """Return the size of a signed measure, the value of another: the number that is compared
+        with the null."""
         return np.abs(value) if self.signed else value
 
 
@@ -94,52 +95,48 @@ def _centered_ranks(x: Array) -> Array:
 MEASURES = {
     m.name: m
     for m in (
-        Measure("dcor", _double_centered, 3, signed=False, root=True),
-        Measure("dcor_corrected", _u_centered, 4, signed=False),
-        Measure("spearman", _centered_ranks, 3, signed=True),
-        Measure("kendall", _signs, 3, signed=True),
+        Measure("dcor", _double_centered, signed=False, root=True),
+        Measure("dcor_corrected", _u_centered, signed=False),
+        Measure("spearman", _centered_ranks, signed=True),
+        Measure("kendall", _signs, signed=True),
     )
 }
 
 
 def is_constant(x: Array) -> bool:
-    """Whether a series does not vary, up to rounding."""
+    """Return True if a series does not vary, up to rounding."""
     return bool(np.ptp(x) <= _FLAT * max(1e-300, float(np.max(np.abs(x)))))
 
 
-def undefined_because(x: Array, y: Array, least: int = 4) -> str | None:
-    """Why no measure of these two series exists, or None."""
-    if len(x) < least:
-        return f"{len(x)} points, at least {least} are needed"
+def undefined_because(x: Array, y: Array, min_points: int = 4) -> str | None:
+    """Return the reason that no measure of these two series exists, or None."""
+    if len(x) < min_points:
+        return f"{len(x)} points, at least {min_points} are needed"
     if is_constant(x):
         return "the metric is constant"
     return "the scores are constant" if is_constant(y) else None
 
 
 def association(measure: str, x: Array, y: Array) -> float:
-    """The value of a measure. Both series must vary: see `undefined_because`.
+    """Return the value of a measure. Both series must vary: see `undefined_because`.
 
     >>> association("spearman", np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 16]))
     1.0
     """
     kind = MEASURES[measure]
-    value = kind.finish(
-        _gamma(kind.matrix(np.asarray(x, float)), kind.matrix(np.asarray(y, float)))
-    )
-    return float(value)
+    gamma = _gamma(kind.matrix(np.asarray(x, float)), kind.matrix(np.asarray(y, float)))
+    return float(kind.finish(gamma))
 
 
 def _gamma(a: Array, b: Array) -> Array:
-    """Γ of each pair of matrices; NaN where one of them is all zeros."""
+    """Return Γ of each pair of matrices; NaN where one of them is all zeros."""
     size = np.sqrt(np.einsum("...ij,...ij->...", a, a) * np.einsum("...ij,...ij->...", b, b))
     product = np.einsum("...ij,...ij->...", a, b)
     return np.where(size > 0, product / np.where(size > 0, size, 1.0), np.nan)
 
 
-# --- what chance gives: curves as smooth as the scores', with nothing to do with the metric. One
-#   null for the command, the page
-# and the atlas.
-# ---------------------------------------------------------------------------------------------------------------
+# Values by chance: surrogate curves as smooth as the scores', unrelated to the metric. The command,
+# the report and the published results use the same.
 
 SURROGATES = 999  # of each kind
 
@@ -149,14 +146,12 @@ def _random_phase(ys: Array, count: int, rng: np.random.Generator) -> Array:
     # phases assume a cycle: the straight line from a curve's first value to its last is set aside
     lines = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)
     spectra = np.fft.rfft(ys - lines)
-    middle = spectra.mean(0)
-    # phases are drawn for the mean of the curves; each curve keeps its own phases relative to the
-    # mean's
-    own = spectra * np.exp(-1j * np.angle(middle))
-    waves = own * np.exp(2j * np.pi * rng.random((count, n // 2 + 1)))[:, None]
+    # phases are drawn for the mean of the curves; each curve keeps its phases relative to the mean
+    relative = spectra * np.exp(-1j * np.angle(spectra.mean(0)))
+    waves = relative * np.exp(2j * np.pi * rng.random((count, n // 2 + 1)))[:, None]
     waves[..., 0] = 0.0
     if n % 2 == 0:
-        waves[..., -1] = own[:, -1].real * rng.choice([-1.0, 1.0], count)[:, None]
+        waves[..., -1] = relative[:, -1].real * rng.choice([-1.0, 1.0], count)[:, None]
     return lines + np.fft.irfft(waves, n)
 
 
@@ -175,12 +170,11 @@ NULLS: dict[str, Callable[[Array, int, np.random.Generator], Array]] = {
 }
 
 
-def kept_shape(ys: Array) -> Array:
-    """What surrogates keep of curves (k, n), but for their last layer: the way from the first layer
-    on, and one bend.
+def shape_of(ys: Array) -> Array:
+    """Return the shape of curves (k, n) that surrogates keep: the line from the first layer to the
+    last, and one bend.
 
-    The bend is the half and the whole wave over the depth that fit best: a valley, and whether it
-    comes early or late.
+    The bend is the half and the whole wave over the depth that fit best: a valley, early or late.
     """
     n = ys.shape[-1]
     line = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)
@@ -189,21 +183,22 @@ def kept_shape(ys: Array) -> Array:
 
 
 def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> dict[str, Array]:
-    """Curves with the shape of `y` and as smooth about it, by kind of null: (count, n) each. The
-    last layer stays as it is.
+    """Return curves with the shape of `y` and as smooth about it, by kind of null: (count, n) each.
+    The last layer stays as it is.
 
     Random phase keeps the spectrum about the shape, permuted increments keep the steps between
     neighbors. Several curves (k, n), such as those of a model's tasks, are drawn together, (count,
     k, n) each: all are shifted by the same phases, or have their steps in the same order, so that
     they stay as alike as they are (Prichard & Theiler 1994).
 
-    >>> sorted((kind, curves.shape) for kind, curves in surrogate_curves([0.0, 1.0, 3.0, 2.0, 4.0], 10).items())
-    [('permuted increments', (10, 5)), ('random phase', (10, 5))]
+    >>> curves = surrogate_curves([0.0, 1.0, 3.0, 2.0, 4.0], 10)
+    >>> curves["random phase"].shape, curves["permuted increments"].shape
+    ((10, 5), (10, 5))
     """
     ys = np.atleast_2d(np.asarray(y, dtype=float))
     inner = ys[:, :-1]
     last = np.broadcast_to(ys[:, -1:], (count, len(ys), 1))
-    shape = kept_shape(inner)
+    shape = shape_of(inner)
     drawn = {}
     for i, (kind, draw) in enumerate(NULLS.items()):
         about = draw(inner - shape, count, np.random.default_rng([seed, i]))
@@ -212,7 +207,7 @@ def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> di
 
 
 def null_values(measure: str, xs: Array, curves: Array) -> Array:
-    """The measure of each row of `xs` with each of `curves`: one row per x, one column per
+    """Return the measure of each row of `xs` with each of `curves`: a row per x, a column per
     curve."""
     kind = MEASURES[measure]
     a = kind.matrix(np.asarray(xs, float))
@@ -229,8 +224,8 @@ def null_values(measure: str, xs: Array, curves: Array) -> Array:
 
 @dataclass(frozen=True)
 class Chance:
-    """What chance gives for one pair of curves. `p` is the larger p-value of the two nulls, which
-    is what counts.
+    """A measure's values by chance for one pair of curves. `p` is the larger p-value of the two
+    nulls.
 
     `mean` and `limit` (95 %) are of the null that reaches further, in size for signed measures.
     """
@@ -242,7 +237,7 @@ class Chance:
 
     @property
     def columns(self) -> dict[str, float]:
-        """As columns of a table."""
+        """The values as columns of a table."""
         by_null = {
             "p_phase": self.p_by_null["random phase"],
             "p_increments": self.p_by_null["permuted increments"],
@@ -251,8 +246,7 @@ class Chance:
 
 
 def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) -> list[Chance]:
-    """Each observed value beside what each null gave for it: one row per value, one column per
-    draw."""
+    """Return each observed value's place in its nulls (a row per value, a column per draw)."""
     kind = MEASURES[measure]
     value = kind.strength(np.atleast_1d(np.asarray(observed, float)))[:, None]
     p = {}
@@ -268,7 +262,7 @@ def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) 
     out = []
     for i in range(len(value)):
         widest = max(limit, key=lambda name: float(limit[name][i]))
-        by_null = {name: float(each[i]) for name, each in p.items()}
+        by_null = {name: float(values[i]) for name, values in p.items()}
         out.append(
             Chance(max(by_null.values()), by_null, float(mean[widest][i]), float(limit[widest][i]))
         )
@@ -276,15 +270,15 @@ def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) 
 
 
 RELATED = 0.82
-"""How closely a metric goes with the scores (Pearson's r) in what the power is told for."""
+"""The correlation (Pearson's r) of metric and scores that powers are stated for."""
 
 POWER_DRAWS = 100
-"""Curves behind a power."""
+"""The number of curves that a power is estimated from."""
 
 
 def corrected_level(measure: str, nulls: Sequence[Mapping[str, Array]]) -> float:
-    """The p-value that a metric needs where several are tested: the smallest of all is below it in
-    5 % of draws."""
+    """Return the p-value that a metric needs where several are tested: the smallest of all is below
+    it in 5 % of draws."""
     kind = MEASURES[measure]
     levels = []
     for name in NULLS:
@@ -294,41 +288,38 @@ def corrected_level(measure: str, nulls: Sequence[Mapping[str, Array]]) -> float
     return min(levels)
 
 
-def related_curves(rest: Array, y: Array) -> Array:
-    """Curves with `RELATED` as their correlation with `y`, made of it and what given curves (count,
-    n) do not share with it."""
+def related_curves(curves: Array, y: Array) -> Array:
+    """Return curves whose correlation with `y` is `RELATED`: its sum with the residuals of given
+    curves (count, n) on it."""
     goal = (y - y.mean()) / y.std()
-    rest = rest - rest.mean(axis=1, keepdims=True)
-    rest = rest - np.outer(
-        rest @ goal / len(goal), goal
-    )  # else it would add to the correlation, or take from it
-    return RELATED * goal + math.sqrt(1 - RELATED**2) * rest / rest.std(axis=1, keepdims=True)
+    centered = curves - curves.mean(axis=1, keepdims=True)
+    # a part that goes with y would change the correlation
+    residuals = centered - np.outer(centered @ goal / len(goal), goal)
+    size = residuals.std(axis=1, keepdims=True)
+    return RELATED * goal + math.sqrt(1 - RELATED**2) * residuals / size
 
 
-def found_at(
+def estimate_power(
     measure: str, x: Array, y: Array, curves: Mapping[str, Array], level: float, seed: int = 0
-) -> Array:
-    """Whether curves with `RELATED` as their correlation with `y`, and for the rest surrogates of
-    `x`, are found at a level."""
-    mixed = related_curves(surrogate_curves(x, POWER_DRAWS, seed + 1)["random phase"], y)
-    values = [association(measure, one, y) for one in mixed]
-    found = compare_with(
-        measure,
-        values,
-        {kind: null_values(measure, mixed, drawn) for kind, drawn in curves.items()},
-    )
-    return np.array([chance.p <= level for chance in found])
+) -> float:
+    """Return the share of curves with p at most `level`, among curves whose correlation with `y` is
+    `RELATED` and that are otherwise surrogates of `x`."""
+    related = related_curves(surrogate_curves(x, POWER_DRAWS, seed + 1)["random phase"], y)
+    values = [association(measure, curve, y) for curve in related]
+    nulls = {kind: null_values(measure, related, drawn) for kind, drawn in curves.items()}
+    chances = compare_with(measure, values, nulls)
+    return float(np.mean([chance.p <= level for chance in chances]))
 
 
 def bootstrap_interval(
     measure: str, x: Array, y: Array, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float] | None:
-    """Bias-corrected 95 % percentile interval over resampled points, or None if most resamples are
-    undefined.
+    """Return the bias-corrected 95 % percentile interval over resampled points, or None if most
+    resamples are undefined.
 
-    Repeated points push distance correlation up; Efron's (1981) correction takes the shift out. It
-    is held within `_MOST_SHIFT`: beyond that the interval would shrink to a point at the edge of
-    what was drawn.
+    Repeated points raise distance correlation; Efron's (1981) correction removes the shift. It is
+    limited to `_MOST_SHIFT`, beyond which the interval would shrink to a point at the edge of the
+    draws.
     """
     kind = MEASURES[measure]
     n = len(x)
@@ -336,11 +327,11 @@ def bootstrap_interval(
     x = np.asarray(x, float)
     y = np.asarray(y, float)
     step = max(1, _CHUNK // (n * n))
-    parts = [
+    batches = [
         kind.finish(_gamma(kind.matrix(x[r]), kind.matrix(y[r])))
         for r in np.array_split(rows, -(-draws // step))
     ]
-    drawn = np.concatenate(parts)
+    drawn = np.concatenate(batches)
     drawn = drawn[np.isfinite(drawn)]
     if len(drawn) < draws / 2:
         return None

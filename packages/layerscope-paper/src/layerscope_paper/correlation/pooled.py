@@ -1,24 +1,23 @@
-"""Inference over tasks and over models: what a correlation per task and per model amounts to when
-taken together.
+"""Inference over the tasks of one model, and over models.
 
-**Over the tasks of one model.** The tasks of a model are not independent trials: all are read from the same layers, and their
-curves are alike. The mean of the tasks' correlations is therefore compared with the same mean under
-surrogates that are drawn for all tasks together and leave them as alike as they are
-(`maths.surrogate_curves`). This says whether the metric goes with the scores *in this model*.
+**Over tasks.** The tasks of a model are not independent trials: all are read from the same layers,
+and their curves are alike. The mean of the tasks' correlations is therefore compared with the same
+mean under surrogates that are drawn for all tasks together and leave them as alike as they are
+(`maths.surrogate_curves`). This tests whether the metric goes with the scores *in this model*.
 
-**Over models.** Only models are independent trials, and models of one family are not. Each model gives one number per metric: the
-place of its mean correlation among its surrogates, as a normal score z. Under either null z has
-mean 0, whatever the number of layers and the smoothness; of the two nulls the z nearer to zero
-counts. A t-test over families (the mean z of each family's models is one observation) then asks
-whether z differs from 0 *in models like these*: two-sided for signed measures, upwards for distance
-correlation. Holm's correction is over the metrics, for each measure. (Over tasks, and over the
-layer means, metrics are corrected by their common draws: `min_p`.)
+**Over models.** Only models are independent trials, and models of one family are not. Each model
+gives one number per metric: the place of its mean correlation among its surrogates, as a normal
+score z. Under either null z has mean 0, whatever the number of layers and the smoothness; of the
+two nulls the z nearer to zero counts. A t-test over families (the mean z of each family's models is
+one observation) then tests whether z differs from 0 *in models like these*: two-sided for signed
+measures, upwards for distance correlation. Holm's correction is over the metrics, for each measure.
+(Over tasks, and over the layer means, metrics are corrected by their common draws: `min_p`.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -63,14 +62,14 @@ class TaskPool:
     nulls: dict[str, Array] = field(default_factory=dict)
 
     def add(self, value: float, nulls: Mapping[str, Array]) -> None:
-        """One more task: its correlation, and those of its surrogates, draw by draw."""
+        """Add a task: its correlation, and those of its surrogates, draw by draw."""
         self.tasks += 1
         self.value += value
         for name, drawn in nulls.items():
             self.nulls[name] = self.nulls[name] + drawn if name in self.nulls else drawn.copy()
 
     def row(self, metric: str, measure: str) -> dict[str, Any]:
-        """The mean over tasks beside what chance gives for it."""
+        """Return the mean over tasks beside its values by chance."""
         mean = self.value / self.tasks
         nulls = {name: total[None] / self.tasks for name, total in self.nulls.items()}
         chance = maths.compare_with(measure, mean, nulls)[0]
@@ -88,12 +87,13 @@ class TaskPool:
 
 
 def normal_score(value: float, nulls: list[Array], signed: bool) -> float:
-    """Where a value lies among the draws of each null, as a normal score; of several, the one
-    nearer to zero.
+    """Return a value's place among the draws of a null as a normal score: of several nulls, the
+    score nearer to zero.
 
     Of a signed measure, scores of different signs cancel to 0. Of the others, the lowest counts.
+    A value above all three draws has the place 3.5 of 4:
 
-    >>> round(normal_score(3.0, [np.array([0.0, 1.0, 2.0])], True), 3)  # above all three: the place 3.5 of 4
+    >>> round(normal_score(3.0, [np.array([0.0, 1.0, 2.0])], True), 3)
     1.15
     """
     scores = []
@@ -105,35 +105,32 @@ def normal_score(value: float, nulls: list[Array], signed: bool) -> float:
     return 0.0 if min(scores) < 0 < max(scores) else min(scores, key=abs)
 
 
-def largest(found: Sequence[TaskPool]) -> TaskPool | None:
-    """Of several sets of layers the one with the most tasks; None where none has enough of them."""
-    best = max(found, key=lambda pool: (pool.tasks, pool.layers), default=None)
-    return best if best is not None and best.tasks >= FEWEST_TASKS else None
-
-
 def over_tasks(pools: Mapping[tuple[str, str], list[TaskPool]]) -> pd.DataFrame:
-    """One row per metric and measure: the mean over tasks."""
-    known = {key: best for key, found in pools.items() if (best := largest(found)) is not None}
-    nulls = {
-        key: {name: total / best.tasks for name, total in best.nulls.items()}
-        for key, best in known.items()
-    }
-    return adjusted_together(
-        pd.DataFrame([best.row(*key) for key, best in known.items()], columns=TASK_COLUMNS), nulls
-    )
+    """Return a row per metric and measure: the mean over tasks.
+
+    Of several sets of layers, the one with the most tasks counts, if it has `FEWEST_TASKS`.
+    """
+    rows = []
+    nulls = {}
+    for key, by_layers in pools.items():
+        largest = max(by_layers, key=lambda pool: (pool.tasks, pool.layers))
+        if largest.tasks >= FEWEST_TASKS:
+            rows.append(largest.row(*key))
+            nulls[key] = {name: total / largest.tasks for name, total in largest.nulls.items()}
+    return adjusted_together(pd.DataFrame(rows, columns=TASK_COLUMNS), nulls)
 
 
 def adjusted_together(
     table: pd.DataFrame, nulls: Mapping[tuple[str, str], Mapping[str, Array]]
 ) -> pd.DataFrame:
-    """The same table with p corrected over the metrics of each measure by their common draws: the
+    """Return the table with p corrected over the metrics of each measure by their common draws: the
     larger p of the two nulls."""
     for name, group in table.groupby("measure"):
-        kind = maths.MEASURES[str(name)]
-        found = [nulls[str(metric), str(name)] for metric in group["metric"]]
-        value = kind.strength(group["value"].to_numpy(float))
+        measure = maths.MEASURES[str(name)]
+        by_metric = [nulls[str(metric), str(name)] for metric in group["metric"]]
+        value = measure.strength(group["value"].to_numpy(float))
         by_null = [
-            min_p(value, kind.strength(np.stack([each[null] for each in found])))
+            min_p(value, measure.strength(np.stack([draws[null] for draws in by_metric])))
             for null in maths.NULLS
         ]
         table.loc[group.index, "p_adjusted"] = np.max(by_null, axis=0)
@@ -141,27 +138,28 @@ def adjusted_together(
 
 
 def adjusted(table: pd.DataFrame, adjust: Callable[[Array], Array] = holm) -> pd.DataFrame:
-    """The same table with p corrected (by Holm's method) over the metrics of each measure."""
+    """Return the table with p corrected (by Holm's method) over the metrics of each measure."""
     for _, group in table.groupby("measure"):
         table.loc[group.index, "p_adjusted"] = adjust(group["p"].to_numpy(float))
     return table.astype({"p_adjusted": float})
 
 
-def as_records(parts: Mapping[str, pd.DataFrame]) -> dict[str, list[dict[Any, Any]]]:
-    """Tables as plain values for JSON."""
+def as_records(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[dict[Any, Any]]]:
+    """Return tables as plain values for JSON."""
     return {
-        name: part.astype(object).where(part.notna(), None).to_dict(orient="records")
-        for name, part in parts.items()
+        name: table.astype(object).where(table.notna(), None).to_dict(orient="records")
+        for name, table in tables.items()
     }
 
 
 @dataclass
 class ModelCorrelations:
-    """What `over_models` returns. `table`: one row per metric and measure, over families of models.
+    """The result of `over_models`. `table` has a row per metric and measure, over families.
 
     `value` is the mean over families of the mean correlation over tasks, `z` the mean normal score,
     `t` and `p` the test that it is 0, `same_sign` the share of models whose z has the sign of the
-    mean. `models`: the rows it rests on. `undefined` says what could not be tested and why.
+    mean. `models` has the rows of the single models. `undefined` lists tests that are not possible,
+    with the reason.
     """
 
     table: pd.DataFrame
@@ -169,56 +167,61 @@ class ModelCorrelations:
     undefined: list[dict[str, str]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            **as_records({"over_models": self.table, "models": self.models}),
-            "undefined": self.undefined,
-        }
+        """Return plain values for JSON."""
+        tables = as_records({"over_models": self.table, "models": self.models})
+        return {**tables, "undefined": self.undefined}
 
 
 def over_models(
-    found: Mapping[str, Any], families: Mapping[str, str] | None = None
+    correlations: Mapping[str, Any], families: Mapping[str, str] | None = None
 ) -> ModelCorrelations:
-    """A test over models: `found` is what `correlate` gave for each, `families` says which belong
-    together (default: none do)."""
-    parts = [
-        each.over_tasks.assign(model=name, family=(families or {}).get(name, name))
-        for name, each in found.items()
-        if not each.over_tasks.empty
+    """Test metrics over models, from the `Correlations` of each model.
+
+    `families` names the family of each model (default: each is its own).
+    """
+    tables = [
+        result.over_tasks.assign(model=name, family=(families or {}).get(name, name))
+        for name, result in correlations.items()
+        if not result.over_tasks.empty
     ]
-    models = (
-        pd.concat(parts, ignore_index=True)
-        if parts
-        else pd.DataFrame(columns=[*TASK_COLUMNS, "model", "family"])
-    )
+    models = pd.DataFrame(columns=[*TASK_COLUMNS, "model", "family"])
+    if tables:
+        models = pd.concat(tables, ignore_index=True)
     rows = []
     undefined = []
-    for (metric, measure), mine in models.groupby(["metric", "measure"], sort=False):
-        means = mine.groupby("family")[["value", "z"]].mean()
+    for (metric, measure), group in models.groupby(["metric", "measure"], sort=False):
+        means = group.groupby("family")[["value", "z"]].mean()
         if len(means) < FEWEST_FAMILIES:
             reason = f"{len(means)} families of models, at least {FEWEST_FAMILIES} are needed"
             undefined.append({"metric": str(metric), "measure": str(measure), "reason": reason})
             continue
         z = means["z"].to_numpy(float)
         t, p = t_test(z, two_sided=maths.MEASURES[str(measure)].signed)
-        same = float((np.sign(mine["z"]) == np.sign(z.mean())).mean())
         rows.append(
-            {"metric": metric, "measure": measure, "value": means["value"].mean(), "z": z.mean(), "t": t, "p": p,
-             "same_sign": same, "models": len(mine), "families": len(means)}
-        )  # fmt: skip
+            {
+                "metric": metric,
+                "measure": measure,
+                "value": means["value"].mean(),
+                "z": z.mean(),
+                "t": t,
+                "p": p,
+                "same_sign": float((np.sign(group["z"]) == np.sign(z.mean())).mean()),
+                "models": len(group),
+                "families": len(means),
+            }
+        )
     return ModelCorrelations(adjusted(pd.DataFrame(rows, columns=MODEL_COLUMNS)), models, undefined)
 
 
 def t_test(values: Array, two_sided: bool = True) -> tuple[float, float]:
-    """Student's t of a mean normal score against 0, and its p-value: of both sides, or of a mean
-    above 0.
+    """Return Student's t of a mean normal score against 0, and its p-value: of both sides, or of a
+    mean above 0.
 
     >>> t, p = t_test(np.array([1.0, 2.0, 3.0]))
     >>> round(t, 3), round(p, 4)
     (3.464, 0.0742)
     """
-    t = float(values.mean()) / (
-        max(float(values.std(ddof=1)), LEAST_SPREAD) / math.sqrt(len(values))
-    )
+    spread = max(float(values.std(ddof=1)), LEAST_SPREAD)
+    t = float(values.mean()) / (spread / math.sqrt(len(values)))
     above = 1 - float(stdtr(len(values) - 1, t))
     return t, min(1.0, 2 * min(above, 1 - above)) if two_sided else above

@@ -14,13 +14,14 @@ from layerscope_paper.correlation import maths
 
 
 def draw_curve(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
-    """A curve over n layers that has nothing to do with any other of its kind but its shape."""
+    """Draw a curve over n layers that shares its shape alone with others of its kind."""
     depth = np.linspace(0, 1, n)
-    place = np.arange(n)
+    layers = np.arange(n)
     if kind == "walk":
         return rng.standard_normal(n).cumsum()
-    smooth = np.exp(-0.5 * (np.subtract.outer(place, place) / (n / 8)) ** 2) + 1e-6 * np.eye(n)
-    smooth = np.linalg.cholesky(smooth) @ rng.standard_normal(n)
+    distances = np.subtract.outer(layers, layers) / (n / 8)
+    covariance = np.exp(-0.5 * distances**2) + 1e-6 * np.eye(n)
+    smooth = np.linalg.cholesky(covariance) @ rng.standard_normal(n)
     if kind == "smooth":
         return smooth
     dip = np.exp(-0.5 * ((depth - rng.uniform(0.4, 0.6)) / rng.uniform(0.15, 0.25)) ** 2)
@@ -28,25 +29,27 @@ def draw_curve(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
 
 
 def simulate(trials: int) -> Iterator[dict[str, object]]:
-    """How often unrelated curves are called related at p ≤ 0.05, and related ones (y + 0.3 × an
-    unrelated one) are found."""
+    """Yield the share of unrelated curves with p ≤ 0.05, and of related ones, by kind of curve.
+
+    A related curve is y + 0.3 × an unrelated one.
+    """
     for n in (13, 25):
         for kind in ("walk", "smooth", "valley and last layer apart"):
             rng = np.random.default_rng(n)
-            found: dict[str, list[list[bool]]] = {"spearman": [], "dcor": []}
+            detections: dict[str, list[list[bool]]] = {"spearman": [], "dcor": []}
             for trial in range(trials):
                 x = draw_curve(rng, kind, n)
                 y = draw_curve(rng, kind, n)
-                both = np.stack([x, y / y.std() + 0.3 * x / x.std()])
+                curves = np.stack([x, y / y.std() + 0.3 * x / x.std()])
                 drawn = maths.surrogate_curves(y, 99, trial)
-                for measure, beyond in found.items():
-                    values = [maths.association(measure, one, y) for one in both]
-                    nulls = {k: maths.null_values(measure, both, c) for k, c in drawn.items()}
+                for measure, trial_results in detections.items():
+                    values = [maths.association(measure, curve, y) for curve in curves]
+                    nulls = {k: maths.null_values(measure, curves, c) for k, c in drawn.items()}
                     chances = maths.compare_with(measure, values, nulls)
-                    beyond.append([chance.p <= 0.05 for chance in chances])
-            for measure, beyond in found.items():
-                wrong, right = np.mean(beyond, axis=0)
-                rates = {"false_positives": float(wrong), "power": float(right)}
+                    trial_results.append([chance.p <= 0.05 for chance in chances])
+            for measure, trial_results in detections.items():
+                unrelated, related = np.mean(trial_results, axis=0)
+                rates = {"false_positives": float(unrelated), "power": float(related)}
                 yield {"layers": n, "curves": kind, "measure": measure, "trials": trials, **rates}
 
 

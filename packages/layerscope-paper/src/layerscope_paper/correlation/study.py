@@ -1,11 +1,11 @@
-"""Metrics against scores across layers, from two tables or from two runs: one point per layer, and
-within each task."""
+"""Correlate metrics with scores across layers, from two tables or from runs: one point per layer,
+and within each task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import false_discovery_control
 
-from layerscope.core.conventions import Reading
-from layerscope.core.identity import ModelIdentity
+from layerscope.core.identity import ModelIdentity, Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
@@ -27,17 +26,15 @@ if TYPE_CHECKING:
     from layerscope.profiling import Profile
 
 MIN_LAYERS = 5
-
-
-MIN_SHARE = 0.6  # a layer takes part if at least this share of the tasks was scored there
+MIN_SHARE = 0.6  # of the tasks: a layer with fewer is left out
 
 
 def same_tasks(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of layers with at least `MIN_SHARE` of the tasks, and of tasks present at all of
-    those layers.
+    """Return the rows of layers with at least `MIN_SHARE` of the tasks, and of tasks present at all
+    of those layers.
 
-    `table` has `task` and `layer`. A mean over "whatever tasks are there" moves when a hard task is
-    missing; this one does not.
+    `table` has `task` and `layer`. A mean over the tasks that each layer has would move wherever a
+    hard task is missing.
     """
     present = table.groupby("layer")["task"].nunique()
     layers = present.index[present >= MIN_SHARE * table["task"].nunique()]
@@ -48,42 +45,44 @@ def same_tasks(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass
 class Tables:
-    """Metrics and scores of one model, ready for `correlate`; what they are, and what a reader must
-    know."""
+    """Metrics and scores of one model, ready for `correlate`, with their conventions and notes."""
 
     metrics: pd.DataFrame
     scores: pd.DataFrame
     facts: dict[str, Any]
     notes: list[str] = field(default_factory=list)
 
-    def keep(self, chosen: Sequence[str]) -> None:
-        """Drop all metrics but the chosen ones."""
+    def select_metrics(self, names: Sequence[str]) -> None:
+        """Drop all metrics but these."""
         measured = set(self.metrics["metric"])
-        for name in chosen:
+        for name in names:
             if name not in measured:
                 raise UnknownNameError("metric", name, measured)
-        self.metrics = self.metrics[self.metrics["metric"].isin(chosen)]
+        self.metrics = self.metrics[self.metrics["metric"].isin(names)]
 
 
 def from_folders(
     runs: Sequence[str | Path], readout: str = DEFAULT_READOUT, sink: str = "keep"
 ) -> list[Tables]:
-    """One pair of tables per evaluation, with the profiles of the same model."""
+    """Return tables for each evaluation, with the profiles of the same model."""
     profiles, evaluations = _runs_by_kind(runs)
-    if len(evaluations) == 1:  # from_runs says what is wrong where they do not fit
+    if len(evaluations) == 1:  # from_runs names the difference where models differ
         return [from_runs(profiles, evaluations[0], readout, sink)]
     identities = [ModelIdentity.of(run.manifest["model"]) for run in profiles]
     tables = []
-    used = set[int]()
+    unused = set(range(len(profiles)))
     for evaluation in evaluations:
-        identity = ModelIdentity.of(evaluation.manifest["model"])
-        own = [i for i, known in enumerate(identities) if known.same_as(identity)]
-        if not own:
-            raise RunFolderError(f"there is no profile of {evaluation.name} among the folders.")
-        tables.append(from_runs([profiles[i] for i in own], evaluation, readout, sink))
-        used.update(own)
-    if lacking := [run.name for i, run in enumerate(profiles) if i not in used]:
-        raise RunFolderError(f"there is no evaluation of {', '.join(lacking)} among the folders.")
+        model = ModelIdentity.of(evaluation.manifest["model"])
+        matches = [i for i, identity in enumerate(identities) if identity.same_as(model)]
+        if not matches:
+            raise RunFolderError(
+                f"there is no profile of {evaluation.name} among the folders: add one."
+            )
+        tables.append(from_runs([profiles[i] for i in matches], evaluation, readout, sink))
+        unused -= set(matches)
+    if unused:
+        names = ", ".join(profiles[i].name for i in sorted(unused))
+        raise RunFolderError(f"there is no evaluation of {names} among the folders: add one.")
     return tables
 
 
@@ -93,19 +92,19 @@ def from_runs(
     readout: str = DEFAULT_READOUT,
     sink: str = "keep",
 ) -> Tables:
-    """A profile's curves and an evaluation's scores, of the same model.
+    """Return a profile's curves and an evaluation's scores, of the same model.
 
-    Several profiles are each of one task's own texts (`task_corpus`): a task then has
-    its own values.
+    Several profiles are each of one task's own texts (`task_corpus`): a task then has its own
+    values.
     """
     profiles = list(runs) if isinstance(runs, Sequence) else [runs]
-    other = ModelIdentity.of(evaluation.manifest["model"])
+    evaluated = ModelIdentity.of(evaluation.manifest["model"])
     for run in profiles:
-        one = ModelIdentity.of(run.manifest["model"])
-        if (difference := one.difference(other)) is not None:
+        profiled = ModelIdentity.of(run.manifest["model"])
+        if (difference := profiled.difference(evaluated)) is not None:
             raise LayerscopeError(
-                f"the profile is of {one.name} and the evaluation of {other.name}, and they differ "
-                f"in {difference}. Give two runs of the same model."
+                f"the profile is of {profiled.name} and the evaluation of {evaluated.name}, and "
+                f"they differ in {difference}. Give two runs of the same model."
             )
     if sink not in ("keep", "drop"):
         raise UnknownNameError("sink setting", sink, ["keep", "drop"])
@@ -120,38 +119,35 @@ def from_runs(
         "final_norm": norms,
     }
     if family := profiles[0].manifest["model"].get("family"):
-        facts["family"] = str(
-            family
-        )  # models of one architecture are one unit of a test over models
-    tasks = [
-        run.manifest.get("corpus", {}).get("task") for run in profiles
-    ]  # None: texts of no task
+        # models of one architecture are one unit of a test over models
+        facts["family"] = str(family)
+    # None: texts of no task
+    tasks = [run.manifest.get("corpus", {}).get("task") for run in profiles]
     notes = []
+    columns = ["metric", "layer", "value"]
     if tasks[0] is not None:
         facts["metrics_on"] = "each task's own texts"
-        if left := sorted(set(scores["task"]) - set(map(str, tasks))):
+        columns.insert(1, "task")
+        if missing := sorted(set(scores["task"]) - set(map(str, tasks))):
             notes.append(
-                f"no profile of the texts of {', '.join(left)}: left out. `profile(model, "
+                f"no profile of the texts of {', '.join(missing)}: left out. `profile(model, "
                 "task_corpus(TASK))` makes one."
             )
     if reading.has_norm and reading.final_norm != norms["scores"]:
         notes.append(
             f"the metrics were taken with final_norm={norms['metrics']}, the scores with "
             f"{norms['scores']}: the same layer is a different vector in the two. Profile with "
-            "final_norm=" + norms["scores"] + " to compare like with like."
+            f"final_norm={norms['scores']} to compare like with like."
         )
     _check_profiles(profiles, tasks)
-    parts = [
+    curves = [
         _curves(run, sink).assign(task=task) for run, task in zip(profiles, tasks, strict=True)
     ]
-    columns = (
-        ["metric", "layer", "value"] if tasks[0] is None else ["metric", "task", "layer", "value"]
-    )
-    return Tables(pd.concat(parts, ignore_index=True)[columns], scores, facts, notes)
+    return Tables(pd.concat(curves, ignore_index=True)[columns], scores, facts, notes)
 
 
 def from_scores(evaluation: Evaluation, readout: str = DEFAULT_READOUT) -> pd.DataFrame:
-    """The scores of one readout: task, layer, score. Subsets of a task are one score of it."""
+    """Return the scores of one readout: task, layer, score (the mean over a task's subsets)."""
     measured = evaluation.scores
     names = pd.Series(readout_names(measured), index=measured.index)
     if readout not in set(names):
@@ -172,30 +168,31 @@ def _check_profiles(profiles: Sequence[Profile], tasks: Sequence[str | None]) ->
             f"there is more than one profile of the texts of {', '.join(twice)}: give one of each "
             "task."
         )
-    if len({Reading.of(run.manifest).final_norm for run in profiles}) > 1:
+    norms = {Reading.of(run.manifest).final_norm for run in profiles}
+    if len(norms) > 1:
         raise LayerscopeError(
-            "the profiles differ in final_norm: the same layer is a different vector in them."
+            f"the profiles differ in final_norm ({', '.join(sorted(map(str, norms)))}): the same "
+            "layer is a different vector in them. Profile all with the same."
         )
 
 
 def _curves(run: Profile, sink: str) -> pd.DataFrame:
-    """A profile's values by layer; metrics over prompts know no sink."""
+    """Return a profile's values by layer; metrics over prompts have no sink setting."""
     curves = whole_layers(run.table[run.table["normalization"] == "raw"])
-    has_it = set(curves.loc[curves["sink"] == sink, "metric"])
-    return curves[(curves["sink"] == sink) | ~curves["metric"].isin(has_it)]
+    with_setting = set(curves.loc[curves["sink"] == sink, "metric"])
+    return curves[(curves["sink"] == sink) | ~curves["metric"].isin(with_setting)]
 
 
 @dataclass
 class Correlations:
-    """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean
-    over tasks).
+    """The result of `correlate`. `layers` has a row per metric and measure, of one point per layer
+    (mean over tasks); `tasks` has the same within each task.
 
-    `tasks`: the same within each task. Both hold value, its interval, what unrelated curves as
-    smooth as the scores' give (null_mean, null_95), p by each null (p_phase, p_increments), p (the
-    larger of the two) and p_adjusted; `layers` has the value and the adjusted p without the last
-    layer besides. `over_tasks`: the mean of the tasks' correlations with its p, all tasks together
-    (see `pooled`); `over_models` needs it. `undefined` says which pairs have no correlation and
-    why.
+    Both hold value, its interval, the values of unrelated curves as smooth as the scores'
+    (null_mean, null_95), p by each null (p_phase, p_increments), p (the larger of the two) and
+    p_adjusted. `layers` also has the value and the adjusted p without the last layer. `over_tasks`:
+    the mean of the tasks' correlations with its p, all tasks together (see `pooled`); `over_models`
+    needs it. `undefined` lists the pairs without a correlation, with the reason.
     """
 
     layers: pd.DataFrame
@@ -207,8 +204,8 @@ class Correlations:
     )
 
     def within(self) -> pd.DataFrame:
-        """Per metric and measure over the single tasks: how many, median, middle half, and the
-        share with adjusted p < 0.05."""
+        """Return, per metric and measure over the single tasks, their number, median, middle half,
+        and the share with adjusted p < 0.05."""
         groups = self.tasks.groupby(["metric", "measure"], sort=False)
         return groups.agg(
             tasks=("value", "size"),
@@ -221,14 +218,14 @@ class Correlations:
         ).reset_index()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        parts = {
+        """Return plain values for JSON."""
+        tables = {
             "layers": self.layers,
             "over_tasks": self.over_tasks,
             "within": self.within(),
             "tasks": self.tasks,
         }
-        return {**self.facts, **pooled.as_records(parts), "undefined": self.undefined}
+        return {**self.facts, **pooled.as_records(tables), "undefined": self.undefined}
 
 
 def correlate(
@@ -263,8 +260,10 @@ def correlate(
     """
     facts: dict[str, Any] = {}
     if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):
-        parts = (part if isinstance(part, list | tuple) else [part] for part in (metrics, scores))
-        profiles, evaluations = _runs_by_kind(chain.from_iterable(parts))
+        runs: list[Any] = []
+        for given in (metrics, scores):
+            runs += given if isinstance(given, list | tuple) else [given]
+        profiles, evaluations = _runs_by_kind(runs)
         if len(evaluations) > 1:
             raise LayerscopeError(f"give one evaluation, not {len(evaluations)}.")
         tables = from_runs(profiles, evaluations[0], readout, sink)
@@ -276,51 +275,51 @@ def correlate(
             raise UnknownNameError("measure", name, maths.MEASURES)
     if surrogates < 99 or bootstrap < 100:
         raise InvalidValueError(
-            "surrogates must be at least 99 and bootstrap at least 100 for p-values and intervals "
-            f"to mean anything; given: {surrogates} and {bootstrap}."
+            f"surrogates={surrogates} and bootstrap={bootstrap} are too few for p-values and "
+            "intervals: give at least 99 and 100."
         )
-    for table, columns in (
-        (metrics, {"metric", "layer", "value"}),
-        (scores, {"task", "layer", "score"}),
-    ):
-        if missing := columns - set(table.columns):
-            raise LayerscopeError(
-                f"a table lacks {', '.join(sorted(missing))}; it has "
-                f"{', '.join(map(str, table.columns))}."
-            )
+    _check_columns("metrics", metrics, ["metric", "layer", "value"])
+    _check_columns("scores", scores, ["task", "layer", "score"])
     job = _Job(tuple(measures), surrogates, bootstrap, seed)
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
-    both = _pairs(metrics, scores)
+    pairs = _pairs(metrics, scores)
     points = {
-        name: _layer_points(both[both["metric"] == name])
+        name: _layer_points(pairs[pairs["metric"] == name])
         for name in map(str, metrics["metric"].unique())
     }
     layers = job.all_layer_means(points)
-    rows = list(job.single_tasks(both)) if within else []
+    rows = list(job.single_tasks(pairs)) if within else []
     settings = {
         "null": list(maths.NULLS),
         "surrogates": surrogates,
         "bootstrap": bootstrap,
         "seed": seed,
-    }
-    settings |= {
         "power_at": maths.RELATED,
         "power": {m: job.power(m) for m in measures} if len(layers) else {},
     }
-    # the last layer is often apart, and may make or hide a relation alone: the same test without it
-    # stands beside
+    # the last layer is often apart, and may make or hide a relation alone
     inner = _Job(job.measures, surrogates, bootstrap, seed, inner=True).all_layer_means(points)
-    beside = inner.set_index(["metric", "measure"])[["value", "p_adjusted"]].set_axis(
+    without_last = inner.set_index(["metric", "measure"])[["value", "p_adjusted"]].set_axis(
         ["value_without_last", "p_without_last"], axis=1
     )
     return Correlations(
-        layers.join(beside, on=["metric", "measure"]),
+        layers.join(without_last, on=["metric", "measure"]),
         pooled.adjusted(pd.DataFrame(rows, columns=_COLUMNS), false_discovery_control),
         job.undefined,
         {**facts, **settings},
         pooled.over_tasks(job.pools),
     )
+
+
+def _check_columns(name: str, table: pd.DataFrame, columns: list[str]) -> None:
+    """Refuse a table that lacks a column."""
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise LayerscopeError(
+            f"the table of {name} lacks {', '.join(missing)}; it has "
+            f"{', '.join(map(str, table.columns))}."
+        )
 
 
 def _runs_by_kind(runs: Iterable[Any]) -> tuple[list[Profile], list[Evaluation]]:
@@ -353,7 +352,7 @@ _COLUMNS += ["null_mean", "null_95", "layers", "tasks"]
 
 @dataclass
 class _Job:
-    """The measures, the seeds, and a record of what was undefined."""
+    """One call of `correlate`: its settings, and what later steps need of earlier ones."""
 
     measures: tuple[str, ...]
     surrogates: int
@@ -369,14 +368,16 @@ class _Job:
     )
 
     def all_layer_means(self, points: Mapping[str, tuple[pd.DataFrame, int]]) -> pd.DataFrame:
-        """A row per metric and measure, corrected over the metrics."""
-        rows = [row for name, given in points.items() for row in self.layer_means(name, *given)]
+        """Return a row per metric and measure, corrected over the metrics."""
+        rows: list[dict[str, Any]] = []
+        for name, (metric_points, tasks) in points.items():
+            rows += self.layer_means(name, metric_points, tasks)
         return pooled.adjusted_together(pd.DataFrame(rows, columns=_COLUMNS), self.nulls)
 
     def layer_means(
         self, metric: str, points: pd.DataFrame, tasks: int
     ) -> Iterable[dict[str, Any]]:
-        """One point per layer, without the last where this job is about the others."""
+        """Yield a row per measure, of one point per layer; without the last layer if `inner`."""
         points = points.iloc[:-1] if self.inner else points
         x = points["value"].to_numpy(float)
         y = points["score"].to_numpy(float)
@@ -388,55 +389,52 @@ class _Job:
                 yield row
 
     def power(self, measure: str) -> dict[str, float]:
-        """How often curves like each metric's that do go with the scores would be found, after the
-        correction for all metrics."""
-        level = maths.corrected_level(
-            measure, [found for (_, m), found in self.nulls.items() if m == measure]
-        )
+        """Return, per metric, the share of curves like it that go with the scores and that would be
+        found, after the correction for all metrics."""
+        nulls = [drawn for (_, name), drawn in self.nulls.items() if name == measure]
+        level = maths.corrected_level(measure, nulls)
         return {
-            name: float(maths.found_at(measure, *given, level, self.seed).mean())
-            for name, given in self.curves.items()
+            name: maths.estimate_power(measure, x, y, surrogates, level, self.seed)
+            for name, (x, y, surrogates) in self.curves.items()
         }
 
-    def single_tasks(self, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
-        """Every metric against each task's own scores. Tasks known at the same layers share their
+    def single_tasks(self, pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:
+        """Yield a row per task, metric and measure. Tasks known at the same layers share their
         surrogates' draws."""
         by_layers: dict[tuple[int, ...], dict[str, tuple[maths.Array, dict[str, maths.Array]]]] = {}
-        wanted = product(both["task"].unique(), both["metric"].unique())
-        both = both.sort_values("layer")
-        rows_of = both.groupby(
-            ["task", "metric"]
-        ).indices  # arrays from here on: there are hundreds of small groups
-        at = both["layer"].to_numpy()
-        values = both["value"].to_numpy(float)
-        scores = both["score"].to_numpy(float)
-        for task, metric in wanted:
-            if (task, metric) in rows_of:
-                mine = rows_of[task, metric][~np.isnan(values[rows_of[task, metric]])]
-                x = values[mine]
-                y = scores[mine]
-                if self._defined(metric, x, y, str(task)):
-                    by_layers.setdefault(tuple(at[mine]), {}).setdefault(str(task), (y, {}))[1][
-                        metric
-                    ] = x
+        keys = product(pairs["task"].unique(), pairs["metric"].unique())
+        pairs = pairs.sort_values("layer")
+        # arrays, because there are hundreds of small groups
+        rows_of = pairs.groupby(["task", "metric"]).indices
+        all_layers = pairs["layer"].to_numpy()
+        values = pairs["value"].to_numpy(float)
+        scores = pairs["score"].to_numpy(float)
+        for task, metric in keys:
+            if (task, metric) not in rows_of:
+                continue
+            rows = rows_of[task, metric]
+            rows = rows[~np.isnan(values[rows])]
+            x = values[rows]
+            y = scores[rows]
+            if self._defined(metric, x, y, str(task)):
+                tasks = by_layers.setdefault(tuple(all_layers[rows]), {})
+                tasks.setdefault(str(task), (y, {}))[1][metric] = x
         for layers, tasks in by_layers.items():
             ys = np.stack([y for y, _ in tasks.values()])
             curves = maths.surrogate_curves(ys, self.surrogates, self.seed)
             pools: dict[tuple[str, str], pooled.TaskPool] = {}
-            for i, (task, (_, found)) in enumerate(tasks.items()):
-                xs = np.stack(list(found.values()))
-                own_curves = {kind: drawn[:, i] for kind, drawn in curves.items()}
-                for row, nulls in self._compare(list(found), xs, ys[i], own_curves, task, 1):
-                    pool = pools.setdefault(
-                        (row["metric"], row["measure"]), pooled.TaskPool(len(layers))
-                    )
-                    pool.add(row["value"], nulls)
+            for i, (task, (_, by_metric)) in enumerate(tasks.items()):
+                xs = np.stack(list(by_metric.values()))
+                task_curves = {kind: drawn[:, i] for kind, drawn in curves.items()}
+                for row, nulls in self._compare(list(by_metric), xs, ys[i], task_curves, task, 1):
+                    key = row["metric"], row["measure"]
+                    pools.setdefault(key, pooled.TaskPool(len(layers))).add(row["value"], nulls)
                     yield row
             for key, pool in pools.items():
                 self.pools.setdefault(key, []).append(pool)
 
     def _defined(self, metric: str, x: maths.Array, y: maths.Array, task: str | None) -> bool:
-        """Whether the two curves have a correlation; if not, why is recorded."""
+        """Return True if the two curves have a correlation; record the reason if not."""
         reason = maths.undefined_because(x, y, MIN_LAYERS)
         if reason:
             self.undefined.append(
@@ -453,8 +451,7 @@ class _Job:
         task: str | None,
         tasks: int,
     ) -> Iterable[tuple[dict[str, Any], dict[str, maths.Array]]]:
-        """Metrics at the same layers with one curve of scores: a row each, and the values of the
-        surrogates."""
+        """Yield a row and the surrogates' values for each metric with one curve of scores."""
         for measure in self.measures:
             values = [maths.association(measure, x, y) for x in xs]
             nulls = {kind: maths.null_values(measure, xs, drawn) for kind, drawn in curves.items()}
@@ -468,34 +465,33 @@ class _Job:
                     "layers": len(y),
                     "tasks": tasks,
                 }
-                if (
-                    task is None
-                    # single tasks are many: their spread is what matters, and they get no interval of
-                    # their own
-                ):
+                if task is None:  # of the many single tasks, the spread matters
                     ends = maths.bootstrap_interval(measure, xs[k], y, self.bootstrap, self.seed)
                     row |= dict(zip(INTERVAL, ends or (None, None), strict=True))
                 yield row | chance.columns, {name: drawn[k] for name, drawn in nulls.items()}
 
 
-def _layer_points(both: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """A metric's points, one per layer: means over the same tasks on both sides; and how many tasks
-    these are."""
-    both = same_tasks(both.dropna(subset=["value"]))
-    return both.groupby("layer")[["value", "score"]].mean().sort_index(), both["task"].nunique()
+def _layer_points(pairs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return a metric's points, one per layer (means over the same tasks of metric and scores), and
+    the number of these tasks."""
+    pairs = same_tasks(pairs.dropna(subset=["value"]))
+    return pairs.groupby("layer")[["value", "score"]].mean().sort_index(), pairs["task"].nunique()
 
 
 def _pairs(metrics: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Each task's scores by layer beside a metric's values there, empty where it has none. A metric
-    without tasks is for all."""
-    own = scores.groupby(["task", "layer"], sort=False)["score"].mean().reset_index()
-    parts = []
-    for metric, mine in metrics.groupby("metric", sort=False):
-        per_task = "task" in mine and mine["task"].notna().any()
-        means = (
-            mine.groupby(["task", "layer"] if per_task else ["layer"])["value"].mean().reset_index()
-        )
-        known = own[own["task"].isin(means["task"])] if per_task else own
-        parts.append(known.merge(means, how="left").assign(metric=str(metric)))
-    nothing = pd.DataFrame(columns=["task", "layer", "score", "value", "metric"])
-    return pd.concat(parts, ignore_index=True) if parts else nothing
+    """Return each task's scores by layer beside a metric's values there, empty where it has none.
+
+    A metric without tasks goes with every task.
+    """
+    task_scores = scores.groupby(["task", "layer"], sort=False)["score"].mean().reset_index()
+    tables = [pd.DataFrame(columns=["task", "layer", "score", "value", "metric"])]
+    for metric, rows in metrics.groupby("metric", sort=False):
+        keys = ["layer"]
+        if "task" in rows and rows["task"].notna().any():
+            keys = ["task", "layer"]
+        means = rows.groupby(keys)["value"].mean().reset_index()
+        matching = task_scores
+        if "task" in keys:
+            matching = task_scores[task_scores["task"].isin(means["task"])]
+        tables.append(matching.merge(means, how="left").assign(metric=str(metric)))
+    return pd.concat(tables[1:] or tables, ignore_index=True)

@@ -15,7 +15,7 @@ import numpy as np
 from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
-from layerscope.evaluation.tasks.facts import named_columns, used_splits
+from layerscope.evaluation.tasks.mteb_tasks import named_columns, used_splits
 
 FEWEST_TEXTS = 8  # of a task whose own texts are measured
 _TEXT_COLUMNS = {"text", "sentence1", "sentence2", "sentences"}
@@ -28,21 +28,23 @@ def task_corpus(
     seed: int = 0,
     data_dir: str | Path | None = None,
 ) -> Corpus:
-    """Return the texts of one task as a corpus to profile. Its source names the task: `correlate`
-    then knows whose metrics they are."""
+    """Return the texts of one task as a corpus to profile.
+
+    Its source names the task, so that `correlate` compares its metrics with that task's scores.
+    """
     specs = resolve_tasks(name, data_dir=data_dir, seed=seed)
     if len(specs) != 1:
         raise DataError(
-            f"{name!r} stands for {len(specs)} tasks: give one of them, such as {specs[0].name}."
+            f"{name!r} names {len(specs)} tasks: give one of them, such as {specs[0].name}."
         )
     return corpus_of(specs[0], sample, seed)
 
 
 def corpus_of(spec: TaskSpec, sample: int | None, seed: int) -> Corpus:
     """Return the texts of a resolved task as a corpus, at most `sample` of them."""
-    every = sorted(set(_texts_of(spec.load().task)))
-    drawn = np.random.default_rng(seed).permutation(len(every))[:sample]
-    texts = [every[i] for i in sorted(drawn)]
+    all_texts = sorted(set(_texts_of(spec.load().task)))
+    drawn = np.random.default_rng(seed).permutation(len(all_texts))[:sample]
+    texts = [all_texts[i] for i in sorted(drawn)]
     if len(texts) < FEWEST_TEXTS:
         raise DataError(
             f"{spec.name} has {len(texts)} different texts; at least {FEWEST_TEXTS} are needed."
@@ -56,10 +58,10 @@ def _texts_of(task: Any) -> Iterator[str]:
     for _, split, data in used_splits(task):
         if split not in task.eval_splits:
             continue
-        part = data["queries"] if isinstance(data, Mapping) else data
-        names = {*named_columns(task, part), *_TEXT_COLUMNS.intersection(part.column_names)}
+        table = data["queries"] if isinstance(data, Mapping) else data
+        names = {*named_columns(task, table), *_TEXT_COLUMNS.intersection(table.column_names)}
         for name in names - {getattr(task, "label_column_name", None)}:
-            yield from _strings(part[name])
+            yield from _strings(table[name])
 
 
 def _strings(values: Any) -> Iterator[str]:

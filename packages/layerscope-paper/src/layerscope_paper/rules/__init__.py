@@ -1,1 +1,4 @@
-"""The label-free rules of `layerscope`, judged on the published results: `python -m layerscope_paper.rules`."""
+"""The label-free rules of `layerscope` on the published results.
+
+`python -m layerscope_paper.rules` prints the comparison.
+"""

@@ -1,9 +1,10 @@
-"""Every rule on every family of published models; no rule is fitted on the family that judges it."""
+"""Every rule on every family of published models. No rule is fitted on the family that it is judged
+on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,9 @@ def evidence_cases(models: Sequence[Judged]) -> list[Case]:
             if answer.abstained:
                 case = replace(case, abstained=True)
             elif answer.gain is not None:
-                ends = {"ci_low": answer.gain.low, "ci_high": answer.gain.high}
-                case = replace(case, **ends, risk=answer.risk_of_loss)
+                low = answer.gain.low
+                high = answer.gain.high
+                case = replace(case, ci_low=low, ci_high=high, risk=answer.risk_of_loss)
             cases.append(case)
     return cases
 

@@ -1,5 +1,4 @@
-"""What the published scores gain over the last layer, model by model, and the depth curves that are
-fitted to them."""
+"""Published gains over the last layer, model by model, and the depth curves fitted to them."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ WINSOR = 5.0  # points; larger gains and losses are cut to this before a forecas
 
 @dataclass(frozen=True)
 class Outcome:
-    """The gain of the rule on a model of a family that it had not seen."""
+    """The gain of the rule on a model of a family that it was not fitted on."""
 
     family: str
     model: str
@@ -43,7 +42,7 @@ class Outcome:
 def calibrate(outcomes: Sequence[Outcome]) -> Calibration:
     """Return the calibration by the outcomes on families left out.
 
-    To be careful, one more family that gains nothing is added to them.
+    One more family without gain is added to them, which makes the calibration more cautious.
     """
     table = pd.DataFrame(outcomes)
     table["gain"] = table["gain"].clip(-WINSOR, WINSOR)
@@ -71,8 +70,8 @@ class Judged:
         return int(self.gains.columns[-1])
 
     def gain(self, layer: int | Mapping[str, int]) -> float:
-        """Mean gain of a layer over the tasks that were run at it, or of a layer per task (tasks it
-        does not name are left out).
+        """Return the mean gain of a layer over the tasks that were run at it, or of a layer per
+        task (tasks that it does not name are left out).
 
         Where fewer than half of the tasks were run at a layer, the nearest layer with more is used
         (the earlier of two).
@@ -80,7 +79,7 @@ class Judged:
         return self._judge(layer)[0]
 
     def share(self, layer: int | Mapping[str, int]) -> float:
-        """The gain as a share of the headroom on the same tasks."""
+        """Return the gain as a share of the headroom on the same tasks."""
         gain, room = self._judge(layer)
         return gain / room if room > 0 else 0.0
 
@@ -94,12 +93,12 @@ class Judged:
         ]
 
     def _judge(self, layer: int | Mapping[str, int]) -> tuple[float, float]:
-        """(gain, headroom) on the tasks that the choice is about."""
+        """Return (gain, headroom) on the tasks of the choice."""
         table = self._table
         if isinstance(layer, int):
-            at = min(self.scored_layers, key=lambda k: (abs(k - layer), k))
-            rows = np.flatnonzero(np.isfinite(table[:, at]))
-            gains = table[rows, at]
+            nearest = min(self.scored_layers, key=lambda k: (abs(k - layer), k))
+            rows = np.flatnonzero(np.isfinite(table[:, nearest]))
+            gains = table[rows, nearest]
         else:
             rows = np.array([list(self.gains.index).index(task) for task in layer])
             gains = table[rows, list(layer.values())]
@@ -110,20 +109,21 @@ class Judged:
         return self.gains.to_numpy(dtype=float)
 
     def curve(self, depths: np.ndarray) -> np.ndarray:
-        """Share of the headroom at some depths, interpolated between the scored layers."""
+        """Return the share of the headroom at some depths, interpolated between scored layers."""
         layers = self.scored_layers
         return np.interp(depths, np.array(layers) / self.n_blocks, [self.share(k) for k in layers])
 
 
 def family_of(model: str) -> str | None:
-    """The family under which a model of the atlas is judged; None where it is not."""
-    return next(
-        (f for f in FAMILIES if model.startswith(f) and not model.startswith("bert_CLS")), None
-    )
+    """Return the family of a published model; None if it is not judged."""
+    if model.startswith("bert_CLS"):
+        return None
+    return next((family for family in FAMILIES if model.startswith(family)), None)
 
 
 def judge(model: str) -> Judged | None:
-    """Gains of one model of the atlas; None where the last layer was not scored on enough tasks."""
+    """Return the gains of one published model; None where the last layer was not scored on enough
+    tasks."""
     scores = atlas.select_scores(model, "english")
     blocks = round(float((scores["layer"] / scores["depth"].where(scores["depth"] > 0)).max()))
     table = 100 * scores.pivot_table(index="task", columns="layer", values="score").reindex(
@@ -137,7 +137,7 @@ def judge(model: str) -> Judged | None:
 
 @lru_cache(maxsize=1)
 def judged_models() -> tuple[Judged, ...]:
-    """Every model that can be judged."""
+    """Return every model that can be judged."""
     models = []
     for name in atlas.models()["model"]:
         if family_of(str(name)) is None:
@@ -158,36 +158,33 @@ def fit(
     curves: dict[str, dict[str, np.ndarray]] = {group: {} for group in GROUPS}
     for family in sorted({m.family for m in models}):
         for group in GROUPS:
-            own = [
-                m
+            stacked = [
+                np.clip(m.curve(DEPTHS), -CLIP, CLIP)
                 for m in models
                 if m.family == family
                 and (depth_of_valley[m.model] >= LEAST_SHARE) == (group == "valley")
             ]
-            if own:
-                stacked = np.array([np.clip(m.curve(DEPTHS), -CLIP, CLIP) for m in own])
-                curves[group][family] = np.quantile(stacked, QUARTILE, axis=0)
+            if stacked:
+                curves[group][family] = np.quantile(np.array(stacked), QUARTILE, axis=0)
     calibration = calibrate(left_out(models, depth_of_valley)) if outcomes else None
     return Prior(curves, calibration)
 
 
 def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> list[Outcome]:
-    """What the curves choose and gain on each family when fitted on the others."""
-    results = []
+    """Return the choices of the curves and their gains on each family when fitted on the others."""
+    outcomes = []
     for family in sorted({m.family for m in models}):
-        others = [m for m in models if m.family != family]
-        if not others:
+        training = [m for m in models if m.family != family]
+        if not training:
             continue
-        prior = fit(others, depth_of_valley, outcomes=False)
+        prior = fit(training, depth_of_valley, outcomes=False)
         for model in (m for m in models if m.family == family):
-            shares = prior.shares(
-                float(depth_of_valley[model.model] >= LEAST_SHARE), model.n_blocks
-            )
+            has_valley = float(depth_of_valley[model.model] >= LEAST_SHARE)
+            shares = prior.shares(has_valley, model.n_blocks)
             layer = best_layer(shares)
-            results.append(
-                Outcome(family, model.model, layer, float(shares[layer]), model.gain(layer))
-            )
-    return results
+            share = float(shares[layer])
+            outcomes.append(Outcome(family, model.model, layer, share, model.gain(layer)))
+    return outcomes
 
 
 def as_dict(prior: Prior) -> dict[str, Any]:
@@ -204,7 +201,7 @@ def as_dict(prior: Prior) -> dict[str, Any]:
 
 
 def valley_depths(models: Sequence[Judged]) -> dict[str, float]:
-    """The relative depth of each model's valley, on wikitext. Scores play no part in it."""
+    """Return the relative depth of each model's valley, on wikitext, without its scores."""
     depths = {}
     for model in models:
         curve = published_evidence(model.model).curve("prompt_entropy")

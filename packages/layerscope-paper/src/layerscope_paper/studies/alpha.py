@@ -1,4 +1,4 @@
-"""How does entropy depend on its order α, and which eigenvalues does a larger α weigh more?
+"""Study `alpha`: entropy as a function of its order α, and the eigenvalues that α gives weight to.
 
 Computes S_α and the weight p^α / Σ p^α of the largest eigenvalues for power-law spectra λ_i =
 i^(−β), and for the token states of a model's prompts at a few layers (means over prompts with
@@ -34,14 +34,14 @@ from layerscope_paper.drawing import COLORS, escape_math, ordered_colors, plain_
 from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import DOTTED, Figure, draw_band, grid, label_axes
 from layerscope_paper.studies.shared.models import Request, Spec, read_prompts, read_specs
-from layerscope_paper.studies.shared.numbers import join_words, mean_table
+from layerscope_paper.studies.shared.numbers import in_short, join_words, mean_table
 
 _ALPHAS = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0]
 COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", *names(VALUE)]
 
 
 class Alpha(Study):
-    """S_α against α, and which eigenvalues it weighs."""
+    """S_α against α, and the weight of the largest eigenvalues."""
 
     name = "alpha"
     title = "Entropy as a function of its order"
@@ -63,7 +63,7 @@ class Alpha(Study):
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
-        """Power laws first, then each model's prompts."""
+        """Measure power laws first, then each model's prompts."""
         options = request.options
         frames = [
             power_laws(options["exponents"], options["size"], options["alphas"], options["top"])
@@ -88,33 +88,23 @@ class Alpha(Study):
         return Result(table, verdict(table, options["top"]), conventions, [])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Entropy against α, and the weight of the largest eigenvalues."""
+        """Draw entropy against α, and the weight of the largest eigenvalues."""
         names = list(dict.fromkeys(table["model"]))
         figure, axes = grid(2, len(names), 3.6 * len(names) + 0.6, 5.4, sharex=True)
         top = manifest["options"]["top"]
-        looks: dict[str, dict[str, Any]] = {
-            "keep": {},
-            "drop": {"linestyle": DOTTED, "linewidth": 1.2},
-        }
-        places = {"entropy": 0, "top_weight": 1}
+        row_of = {"entropy": 0, "top_weight": 1}
         for j, name in enumerate(names):
-            rows = table[table["model"] == name]
-            spectra = list(dict.fromkeys(rows["spectrum"]))
-            colors = dict(
-                zip(spectra, ordered_colors(len(spectra)) if j == 0 else COLORS, strict=False)
-            )
-            for (spectrum, metric, sink), curve in rows.groupby(
+            curves = table[table["model"] == name].groupby(
                 ["spectrum", "metric", "sink"], sort=False
-            ):
-                label = spectrum if sink == "keep" else None
-                draw_band(
-                    axes[places[metric], j],
-                    curve,
-                    colors[spectrum],
-                    x="alpha",
-                    label=label,
-                    **looks[sink],
-                )
+            )
+            spectra = list(dict.fromkeys(spectrum for (spectrum, _, _), _ in curves))
+            palette = COLORS if j else ordered_colors(len(spectra))
+            colors = dict(zip(spectra, palette, strict=False))
+            for (spectrum, metric, sink), curve in curves:
+                look: dict[str, Any] = {"label": spectrum}
+                if sink == "drop":
+                    look = {"linestyle": DOTTED, "linewidth": 1.2}
+                draw_band(axes[row_of[metric], j], curve, colors[spectrum], x="alpha", **look)
             axes[0, j].legend(fontsize=7, frameon=False)
             axes[1, j].set_ylim(0, 1.03)
             for axis in axes[:, j]:
@@ -135,8 +125,8 @@ class Alpha(Study):
 
 
 def top_weight(eigenvalues: Tensor, alpha: float, share: float) -> Tensor:
-    """The weight p^α / Σ p^α of the largest `share` of the nonzero eigenvalues (at least one),
-    along the last dimension.
+    """Return the weight p^α / Σ p^α of the largest `share` of the nonzero eigenvalues (at least
+    one), along the last dimension.
 
     >>> round(float(top_weight(torch.tensor([3.0, 1.0]), 1.0, 0.5)), 6)
     0.75
@@ -153,26 +143,20 @@ def top_weight(eigenvalues: Tensor, alpha: float, share: float) -> Tensor:
 def power_laws(
     exponents: Sequence[float], size: int, alphas: Sequence[float], top: float
 ) -> pd.DataFrame:
-    """Both quantities of λ_i = i^(−β), by β and α."""
+    """Return entropy and top weight of λ_i = i^(−β), by β and α."""
     rows: list[dict[str, Any]] = []
     for beta in exponents:
         spectrum = torch.arange(1, size + 1, dtype=torch.float64) ** -beta
         for alpha in alphas:
-            place = {
-                "model": "power law",
-                "spectrum": f"β = {beta:g}",
-                "layer": None,
-                "alpha": alpha,
-                "sink": "keep",
-                "n": 1,
-            }
+            setting = {"spectrum": f"β = {beta:g}", "alpha": alpha}
             for metric, value in measures(spectrum, alpha, top).items():
-                rows.append({**place, "metric": metric, "value": value})
-    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+                rows.append({**setting, "metric": metric, "value": value})
+    table = pd.DataFrame(rows).reindex(columns=COLUMNS)
+    return table.assign(model="power law", sink="keep", n=1)
 
 
 def measures(spectrum: Tensor, alpha: float, top: float) -> dict[str, float]:
-    """Both quantities of one spectrum."""
+    """Return entropy and top weight of one spectrum."""
     return {
         "entropy": float(spectrum_entropy(spectrum, alpha)),
         "top_weight": float(top_weight(spectrum, alpha, top)),
@@ -182,19 +166,20 @@ def measures(spectrum: Tensor, alpha: float, top: float) -> dict[str, float]:
 def prompt_spectra(
     request: Request, spec: Spec, bar: Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Entropy and top weight at every chosen layer and α: means over prompts, with intervals."""
+    """Return entropy and top weight at every chosen layer and α: means over prompts, with
+    intervals."""
     assert request.texts is not None
     model = spec.open(request)
-    wanted = request.options["layers"]
     last = model.n_blocks
-    layers = [0, last // 2, last] if wanted in ([], [-1]) else pick_layers(wanted, last, spec.label)
-    prompts = [
-        ids
-        for ids in model.tokenize(list(request.texts.texts), request.max_length).ids
-        if len(ids) > 2
-    ]
+    layers = [0, last // 2, last]
+    if request.options["layers"] not in ([], [-1]):
+        layers = pick_layers(request.options["layers"], last, spec.label)
+    tokens = model.tokenize(list(request.texts.texts), request.max_length)
+    prompts = [ids for ids in tokens.ids if len(ids) > 2]
     if not prompts:
-        raise LayerscopeError("every text has fewer than three tokens: they have no spectrum.")
+        raise LayerscopeError(
+            "every text has fewer than three tokens, too few for a spectrum: give longer texts."
+        )
     alphas = request.options["alphas"]
     top = request.options["top"]
     measured: dict[tuple[int, float, str, str], np.ndarray] = {}
@@ -204,17 +189,14 @@ def prompt_spectra(
     def look(prompt: int, index: int, raw: Tensor, state: Tensor) -> None:
         rows = state.double().cpu()
         layer = sites[index].layer
-        others = torch.arange(len(rows)) != int(
-            torch.linalg.vector_norm(raw.double(), dim=-1).argmax()
-        )
-        for sink, kept in (("keep", rows), ("drop", rows[others])):
-            spectrum = eigvalsh(smaller_gram(prepare_rows(kept, "centered-unit")))
+        sink_token = int(torch.linalg.vector_norm(raw.double(), dim=-1).argmax())
+        others = rows[torch.arange(len(rows)) != sink_token]
+        for sink, states in (("keep", rows), ("drop", others)):
+            spectrum = eigvalsh(smaller_gram(prepare_rows(states, "centered-unit")))
             for alpha in alphas:
                 for metric, value in measures(spectrum, alpha, top).items():
-                    values = measured.setdefault(
-                        (layer, alpha, metric, sink), np.full(len(prompts), np.nan)
-                    )
-                    values[prompt] = value
+                    key = (layer, alpha, metric, sink)
+                    measured.setdefault(key, np.full(len(prompts), np.nan))[prompt] = value
         bar.advance(index == len(sites) - 1)
 
     read_prompts(model, sites, prompts, request.final_norm, look)
@@ -228,29 +210,23 @@ def prompt_spectra(
 
 
 def verdict(table: pd.DataFrame, top: float) -> list[str]:
-    """The answer first, then the numbers."""
-    rising = _monotone(table, "top_weight", 1) and _monotone(table, "entropy", -1)
-    out = [
-        "In short: larger α gives the large eigenvalues more weight and the small ones less, so "
-        "that entropy falls with α: the paper's remark that small eigenvalues contribute more for "
-        "larger α is the wrong way round."
-        if rising
-        else (
-            "In short: the weight of the largest eigenvalues does not rise with α everywhere; see "
-            "the table."
+    """Return the answer, then the numbers of every spectrum."""
+    answer = "the weight of the largest eigenvalues does not rise with α everywhere; see the table"
+    if _monotone(table, "top_weight", 1) and _monotone(table, "entropy", -1):
+        answer = (
+            "larger α gives the large eigenvalues more weight and the small ones less, so that "
+            "entropy falls with α: the paper's remark that small eigenvalues contribute more for "
+            "larger α is the wrong way round"
         )
-    ]
-    kept = table[table["sink"] == "keep"]
-    for (model, spectrum), rows in kept.groupby(
-        ["model", "spectrum"], sort=False
-    ):  # in the table's order: by β, by layer
-        rows = rows.sort_values("alpha")
-        weight = rows[rows["metric"] == "top_weight"].set_index("alpha")["value"]
-        entropy = rows[rows["metric"] == "entropy"].set_index("alpha")["value"]
-        picked = _picked(list(weight.index))
-        shares = join_words(f"{100 * weight[a]:.0f} %" for a in picked)
-        nats = join_words(f"{entropy[a]:.2f}" for a in picked)
-        orders = join_words(f"{a:g}" for a in picked)
+    out = [in_short(answer)]
+    with_sink = table[table["sink"] == "keep"]
+    # in the table's order: by β, by layer
+    for (model, spectrum), rows in with_sink.groupby(["model", "spectrum"], sort=False):
+        wide = rows.pivot(index="alpha", columns="metric", values="value")
+        wide = wide.loc[_examples(list(wide.index))]
+        orders = join_words(f"{alpha:g}" for alpha in wide.index)
+        shares = join_words(f"{100 * weight:.0f} %" for weight in wide["top_weight"])
+        nats = join_words(f"{entropy:.2f}" for entropy in wide["entropy"])
         out.append(
             f"{model}, {spectrum}: at α = {orders} the largest {100 * top:.0f} % of the "
             f"eigenvalues weigh {shares}; S = {nats} nats."
@@ -259,6 +235,7 @@ def verdict(table: pd.DataFrame, top: float) -> list[str]:
 
 
 def _monotone(table: pd.DataFrame, metric: str, sign: int) -> bool:
+    """Return True if a metric always rises (sign 1) or falls (sign −1) with α."""
     rows = table[table["metric"] == metric].sort_values("alpha")
     return all(
         (sign * g["value"].diff().dropna() >= -1e-9).all()
@@ -266,10 +243,11 @@ def _monotone(table: pd.DataFrame, metric: str, sign: int) -> bool:
     )
 
 
-def _picked(alphas: list[float]) -> list[float]:
-    """The least, those nearest to 1 and 2, and the greatest."""
-    near = [min(alphas, key=lambda a, x=x: abs(a - x)) for x in (1.0, 2.0)]  # type: ignore[misc]
-    return list(dict.fromkeys([alphas[0], *near, alphas[-1]]))
+def _examples(alphas: list[float]) -> list[float]:
+    """Return the smallest order, those nearest to 1 and 2, and the largest."""
+    one = min(alphas, key=lambda alpha: abs(alpha - 1.0))
+    two = min(alphas, key=lambda alpha: abs(alpha - 2.0))
+    return list(dict.fromkeys([alphas[0], one, two, alphas[-1]]))
 
 
 STUDY = Alpha()

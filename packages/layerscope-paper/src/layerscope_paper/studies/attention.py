@@ -1,6 +1,6 @@
-"""Is the token with the largest norm also the one that gets the attention?
+"""Study `attention`: the token with the largest norm, and the token that gets the attention.
 
-"Sink" means two things: the token whose state is far longer than the others' (a massive
+"Sink" has two meanings: the token whose state is far longer than the others' (a massive
 activation), and the token that most of the attention goes to. This study measures both at every
 block, on a few prompts, from the attention weights themselves: the model is switched to `eager`
 attention, which is slow and takes memory, so the number of prompts is small.
@@ -8,10 +8,10 @@ attention, which is slow and takes memory, so the number of prompts is small.
 Table: a row per model, block and metric. `attention_on_largest` and `attention_on_first` are the
 shares of the attention of later tokens (all others, where attention is not causal) that go to the
 token with the largest norm in the block's input, and to the first token; means over heads and
-prompts. `attention_if_uniform` is what the first token would get if attention were even,
+prompts. `attention_if_uniform` is the share of the first token if attention were even,
 `attended_is_largest` the share of prompts whose most attended token is the one with the largest
-norm, `input_ratio` that token's norm over the median. Figure: shares by depth. Verdict: whether the
-two sinks are one token, per model.
+norm, `input_ratio` that token's norm over the median. Figure: shares by depth. Verdict, per model:
+the blocks in which the two sinks are one token.
 
     layerscope-paper study attention smollm2-135m controlled-ar --limit 8 --max-length 48
 """
@@ -78,16 +78,15 @@ class Attention(Study):
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
-        """One model after the other."""
+        """Measure one model after the other."""
         request = canonical(request)
         models = {}
         tables = []
         for spec in read_specs(request.models):
             models[spec.label], values = measure(request, spec, bar)
             blocks = values["input_ratio",].shape[1]
-            places = [
-                whole_layer(block + 1, blocks) for block in range(blocks)
-            ]  # block k is drawn where its output is
+            # a block's place is that of its output
+            places = [whole_layer(block + 1, blocks) for block in range(blocks)]
             common = {"model": spec.label, "normalization": "raw", "sink": "keep"}
             tables.append(layer_table(values, ("metric",), places, request.seed, VALUES, **common))
         table = pd.concat(tables, ignore_index=True)
@@ -105,39 +104,39 @@ class Attention(Study):
         return Result(table, verdict(table), conventions)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Shares of attention by depth; the ratio of norms beside them."""
+        """Draw shares of attention by depth; the ratio of norms beside them."""
         figure, axes = grid(1, 2, 9.0, 3.4)
-        left, right = axes[0]
-        looks = {
+        share_axis, ratio_axis = axes[0]
+        dashes = {
             "attention_on_largest": "-",
             "attention_on_first": "--",
             "attention_if_uniform": ":",
         }
         for name, color in model_colors(table).items():
-            mine = table[table["model"] == name]
-            for metric, style in looks.items():
-                draw_band(left, mine[mine["metric"] == metric], color, linestyle=style)
-            draw_band(right, mine[mine["metric"] == "input_ratio"], color, label=escape_math(name))
-        right.set_yscale("log")
-        left_title = "Attention on the largest (—), the first (--) token; even (··)"
-        label_axes(axes, [left_title, "Largest norm over the median, in the block's input"])
-        right.legend(frameon=False, fontsize=7)
+            metrics = dict(iter(table[table["model"] == name].groupby("metric")))
+            for metric, style in dashes.items():
+                draw_band(share_axis, metrics[metric], color, linestyle=style)
+            draw_band(ratio_axis, metrics["input_ratio"], color, label=escape_math(name))
+        ratio_axis.set_yscale("log")
+        share_title = "Attention on the largest (—), the first (--) token; even (··)"
+        label_axes(axes, [share_title, "Largest norm over the median, in the block's input"])
+        ratio_axis.legend(frameon=False, fontsize=7)
         return with_heading(figure, manifest, size=8)
 
 
 def measure(
     request: Request, spec: Spec, bar: Progress
 ) -> tuple[dict[str, Any], dict[tuple[str], np.ndarray]]:
-    """Run one model over a few prompts: what it is, and values (prompts, blocks) by metric."""
+    """Run one model over a few prompts; return its identity, and values (prompts, blocks) by
+    metric."""
     assert request.texts is not None
     model = spec.open(request)
-    texts = list(request.texts.texts)
-    every = model.tokenize(texts, request.max_length).ids
-    prompts = [ids for ids in every if len(ids) >= _FEWEST_TOKENS][: request.options["prompts"]]
+    tokens = model.tokenize(list(request.texts.texts), request.max_length).ids
+    prompts = [ids for ids in tokens if len(ids) >= _FEWEST_TOKENS][: request.options["prompts"]]
     if not prompts:
         raise LayerscopeError(
-            f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be said about "
-            "attention among them."
+            f"every text has fewer than {_FEWEST_TOKENS} tokens, too few to measure attention: "
+            "give longer texts."
         )
     bar.begin(f"{spec.label}|prompts", len(prompts))
     per_prompt = []
@@ -152,8 +151,8 @@ def measure(
 
 
 def read_attention(model: LoadedModel, ids: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """Attention weights (heads, tokens, tokens) of every block, and the states (tokens, width) that
-    each block read."""
+    """Return attention weights (heads, tokens, tokens) of every block, and the states (tokens,
+    width) that each block read."""
     tokens = torch.tensor([ids], device=model.device)
     states: list[Tensor] = []
 
@@ -187,8 +186,8 @@ def read_attention(model: LoadedModel, ids: list[int]) -> tuple[list[Tensor], li
 
 
 def attention_facts(weights: Tensor, states: Tensor) -> dict[str, float]:
-    """What one block does with one prompt: weights (heads, queries, keys) and its input (tokens,
-    width).
+    """Return the metrics of one block and prompt, from weights (heads, queries, keys) and its input
+    (tokens, width).
 
     >>> even = torch.full((1, 4, 4), 0.25)
     >>> round(attention_facts(even, torch.eye(4))["attention_on_first"], 4)
@@ -196,74 +195,64 @@ def attention_facts(weights: Tensor, states: Tensor) -> dict[str, float]:
     """
     mean = weights.double().mean(0)
     tokens = len(mean)
-    seen = mean > 0
-    causal = not bool(seen.triu(1).any())
-    sees = (
-        torch.ones_like(seen).tril(-1)
-        if causal
-        else ~torch.eye(tokens, dtype=torch.bool, device=seen.device)
-    )
-    # the share of each key over the queries that see it; the last token of a causal model is seen
-    # by none
+    causal = not bool((mean > 0).triu(1).any())
+    # sees[q, k]: query q sees key k; each token itself is left out
+    sees = ~torch.eye(tokens, dtype=torch.bool, device=mean.device)
+    expected = torch.full_like(mean[0], 1 / tokens)
+    even = 1 / tokens
+    if causal:
+        sees = sees.tril()
+        expected = 1.0 / torch.arange(1, tokens + 1, device=mean.device).double()
+        even = float(expected[1:].mean())
+    # the last token of a causal model is seen by none
     counts = sees.sum(0)
     received = torch.where(sees, mean, 0.0).sum(0) / counts.clamp(min=1)
     received = torch.where(counts > 0, received, torch.nan)
-    even = (
-        (1.0 / torch.arange(2, tokens + 1).double()).mean()
-        if causal
-        else torch.tensor(1.0 / tokens)
-    )
     sink = find_sink(states.unsqueeze(0))
     largest = int(sink.position[0])
-    # later keys are seen by fewer queries: each is compared with what it would get if attention
-    # were even
-    expected = (
-        1.0 / torch.arange(1, tokens + 1, device=mean.device).double()
-        if causal
-        else torch.full_like(received, 1 / tokens)
-    )
+    # fewer queries see later keys, so each share is divided by the share in even attention
     share = torch.where(sees, mean / expected.unsqueeze(1), 0.0).sum(0) / counts.clamp(min=1)
-    most = int(torch.where(counts > 0, share, -1.0).argmax())
+    most_attended = int(torch.where(counts > 0, share, -1.0).argmax())
     return {
         "attention_on_largest": float(received[largest]),
         "attention_on_first": float(received[0]),
-        "attention_if_uniform": float(even),
-        "attended_is_largest": float(most == largest),
+        "attention_if_uniform": even,
+        "attended_is_largest": float(most_attended == largest),
         "input_ratio": float(sink.ratio[0]),
     }
 
 
 def verdict(table: pd.DataFrame) -> list[str]:
-    """Whether the two sinks are one, per model."""
+    """Say, per model, in which blocks the two sinks are one token."""
     out = []
     answers = []
     for label, rows in table.groupby("model", sort=False):
-        mine = rows.pivot(index="layer", columns="metric", values="value")
-        by_norm = mine.index[mine["input_ratio"] >= _LARGE].tolist()
-        ratio = mine["attention_on_largest"] / mine["attention_if_uniform"]
-        both = [layer for layer in by_norm if ratio[layer] >= _MUCH]
-        first = mine.index[
-            mine["attention_on_first"] >= _MUCH * mine["attention_if_uniform"]
-        ].tolist()
-        if not by_norm:
-            answers.append(f"{label} has no token that stands out by norm")
-        else:
-            answers.append(
-                f"in {label} the largest token also draws the attention in {len(both)} of "
-                f"{len(by_norm)} blocks"
+        wide = rows.pivot(index="layer", columns="metric", values="value")
+        even = wide["attention_if_uniform"]
+        by_norm = wide.index[wide["input_ratio"] >= _LARGE]
+        attended = wide.index[wide["attention_on_largest"] / even >= _MUCH]
+        first = wide.index[wide["attention_on_first"] >= _MUCH * even]
+        answer = f"{label} has no token that stands out by norm"
+        if len(by_norm):
+            answer = (
+                f"in {label} the largest token also draws the attention in "
+                f"{len(by_norm.intersection(attended))} of {len(by_norm)} blocks"
             )
-        top = int(mine.index[int(mine["attention_on_first"].argmax())])
+        answers.append(answer)
+        top = int(wide.index[int(wide["attention_on_first"].argmax())])
         out.append(
             f"{label}: a token stands out by norm (at least {_LARGE:g} × the median) before "
-            f"{name_layers(by_norm) if by_norm else 'no layer'}; the first token gets at least "
-            f"{_MUCH:g} × its even share in the blocks of "
-            f"{name_layers(first) if first else 'no layer'}, most in that of layer {top}: "
-            f"{mine['attention_on_first'].loc[top]:.0%}, "
-            f"{mine['attention_if_uniform'].loc[top]:.0%} if attention were even. The most "
-            f"attended token is the largest in {mine['attended_is_largest'].mean():.0%} of blocks "
-            "and prompts."
+            f"{_layers_or_none(by_norm)}; the first token gets at least {_MUCH:g} × its even share "
+            f"in the blocks of {_layers_or_none(first)}, most in that of layer {top}: "
+            f"{wide['attention_on_first'].loc[top]:.0%}, {even.loc[top]:.0%} if attention were "
+            "even. The most attended token is the largest in "
+            f"{wide['attended_is_largest'].mean():.0%} of blocks and prompts."
         )
     return [in_short(join_words(answers)), *out]
+
+
+def _layers_or_none(layers: pd.Index) -> str:
+    return name_layers(layers.tolist()) if len(layers) else "no layer"
 
 
 STUDY = Attention()

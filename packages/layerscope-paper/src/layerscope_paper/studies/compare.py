@@ -1,4 +1,4 @@
-"""How do the layers of other models differ from those of a first one?
+"""Study `compare`: differences of several models from a first one, layer by layer.
 
 Profiles every model on the same texts and takes differences from the first, prompt by prompt, at
 the same depth: on the straight line between two layers where the numbers of blocks differ.
@@ -26,17 +26,12 @@ from layerscope_paper.studies.shared.figures import (
     draw_panels,
     grid,
     legend_below,
+    measured_panels,
     model_colors,
     same_scale,
-    wanted_panels,
     with_heading,
 )
-from layerscope_paper.studies.shared.models import (
-    Request,
-    canonical,
-    read_specs,
-    token_fingerprint,
-)
+from layerscope_paper.studies.shared.models import Request, canonical, read_specs
 from layerscope_paper.studies.shared.numbers import (
     DIFFERS,
     SINKS,
@@ -54,6 +49,7 @@ from layerscope_paper.studies.shared.profiles import (
     Valleys,
     invariance,
     profile_rows,
+    token_counts,
 )
 
 _PANELS = [
@@ -64,7 +60,7 @@ _PANELS = [
 
 
 class Compare(Study):
-    """How the layers of other models differ from those of the first."""
+    """Differences of the layers of several models from those of the first."""
 
     name = "compare"
     title = "Models against a base, layer by layer"
@@ -86,15 +82,12 @@ class Compare(Study):
             [row for valley in runs.valleys for row in valley.rows(kind="valley", against=None)]
         )
         table = pd.concat(
-            [*curves, *(each.table(kind="difference", against=base) for each in compared), depths],
+            [*curves, *(pair.table(kind="difference", against=base) for pair in compared), depths],
             ignore_index=True,
         )
-        tokens = [token_fingerprint(request, spec) for spec in specs]
-        same = {
-            spec.label: None in (own, tokens[0]) or own == tokens[0]
-            for spec, own in zip(specs, tokens, strict=True)
-        }
-        others = [label for label, alike in same.items() if not alike]
+        base_tokens = token_counts(runs[base])
+        same_tokens = {label: token_counts(run).equals(base_tokens) for label, run in runs.items()}
+        others = [label for label, same in same_tokens.items() if not same]
         warnings = runs.warnings
         if others:
             warnings.insert(
@@ -106,7 +99,7 @@ class Compare(Study):
         conventions = {
             **runs.conventions,
             "base": base,
-            "same_tokens": same,
+            "same_tokens": same_tokens,
             "differences": "model minus base, of each prompt, then their mean; layers by depth, on "
             "the "
             "straight line between two "
@@ -122,15 +115,15 @@ class Compare(Study):
         )
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Curves above, differences from the base below; then the curves of metrics that have no
-        value per prompt."""
+        """Draw curves above, differences from the base below; then the curves of metrics that have
+        no value per prompt."""
         values = table[table["kind"] == "value"]
         differences = table[table["kind"] == "difference"]
         base = manifest["conventions"]["base"]
         colors = model_colors(values)
         others = [
             panel
-            for panel in wanted_panels(values)
+            for panel in measured_panels(values)
             if panel[0] not in {metric for metric, _, _ in _PANELS}
         ]
         rows_below = -(-len(others) // len(_PANELS))
@@ -156,39 +149,40 @@ class Compare(Study):
 
 
 def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: bool) -> list[str]:
-    """Each model against the base, then each one's valley."""
+    """Describe each model against the base, then each model's valley."""
     out: list[str] = []
     short: list[str] = []
     for pair in compared:
         if all(not np.nan_to_num(values).any() for values in pair.values.values()):
             out.append(
-                f"{pair.other} gives the very numbers of {pair.base} at every layer and for every "
+                f"{pair.other} has the same numbers as {pair.base} at every layer and for every "
                 "prompt."
             )
             short.append(f"{pair.other} equals {pair.base}")
             continue
-        kept, dropped = pair.overall("prompt_entropy")
-        does = DIFFERS[kept.sign]
+        with_sink, without_sink = pair.overall("prompt_entropy")
+        word = DIFFERS[with_sink.sign]
         short.append(
-            f"prompt entropy of {pair.other} is {does}{THAN[kept.sign]} "
-            f"{pair.base}{change_without_sink(kept, dropped, DIFFERS)}"
+            f"prompt entropy of {pair.other} is {word}{THAN[with_sink.sign]} "
+            f"{pair.base}{change_without_sink(with_sink, without_sink, DIFFERS)}"
         )
-        text = (
-            f"{pair.other} against {pair.base}: prompt entropy is {does} over all layers, {kept} "
-            "nats"
+        out.append(
+            f"{pair.other} against {pair.base}: prompt entropy is {word} over all layers, "
+            f"{with_sink} nats; without the sink token {without_sink}."
         )
-        out.append(f"{text}; without the sink token {dropped}.")
         for sink, words in zip(SINKS, ("", "without the sink token: "), strict=True):
-            each = means_of(pair.values["prompt_entropy", "raw", sink].T, pair.seed)
-            out.append(f"  {sentence(words + where_clear(each, 'higher', 'lower'))}")
+            means = means_of(pair.values["prompt_entropy", "raw", sink].T, pair.seed)
+            out.append(f"  {sentence(words + where_clear(means, 'higher', 'lower'))}")
         if other_tokens:
-            kept, dropped = pair.overall("prompt_entropy", "logN")
+            with_sink, without_sink = pair.overall("prompt_entropy", "logN")
             out.append(
-                f"  Divided by the log of the number of tokens: {kept}, without the sink token "
-                f"{dropped}."
+                f"  Divided by the log of the number of tokens: {with_sink}, without the sink token "
+                f"{without_sink}."
             )
-        kept, dropped = pair.overall("curvature")
-        out.append(f"  Curvature differs by {kept} radians, without the sink token {dropped}.")
+        with_sink, without_sink = pair.overall("curvature")
+        out.append(
+            f"  Curvature differs by {with_sink} radians, without the sink token {without_sink}."
+        )
     return [in_short(join_words(short)), *out, *(valley.sentence() for valley in valleys)]
 
 

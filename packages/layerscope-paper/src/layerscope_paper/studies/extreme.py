@@ -1,14 +1,14 @@
-"""What happens to every layer when a prompt repeats itself, turns into noise, or grows?
+"""Study `extreme`: every layer under token repetition, random tokens and growing length.
 
 Measures prompt entropy at every layer under three conditions, on token ids: repetition (each token
 is replaced with probability p by one token of the same prompt), randomness (by a random token of
 the vocabulary) and length (the first n tokens). Special tokens that the tokenizer adds stay in
-place and are never drawn. One set of draws serves all levels of a prompt: what is replaced at p =
-0.1 is replaced by the same token at p = 0.5, so that levels are compared prompt by prompt.
+place and are never drawn. One set of draws serves all levels of a prompt: a token that is replaced
+at p = 0.1 is replaced by the same one at p = 0.5, so that levels are compared prompt by prompt.
 
 Table: a row per condition, level, layer and sink setting. Figure: entropy against depth, a column
-per condition, a color per level. Verdict: what each condition does between its lowest and highest
-level in the middle half of the layers.
+per condition, a color per level. Verdict: the change under each condition between its lowest and
+highest level in the middle half of the layers.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from layerscope_paper.studies.shared.figures import (
 )
 from layerscope_paper.studies.shared.models import (
     Request,
+    cached_arrays,
     canonical,
-    kept_arrays,
-    most_tokens,
+    max_tokens,
     read_prompts,
     read_specs,
     reduce_prompts,
@@ -73,16 +73,16 @@ _ROWS = {"keep": "prompt entropy (nats)", "drop": "the same without\nthe sink to
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids of one prompt, which of them are the text's own, and a number that stands for the
-    text."""
+    """Token ids of one prompt, a mask of the text's own tokens (not special ones), and a number
+    that identifies the text."""
 
     ids: np.ndarray
-    own: np.ndarray
+    is_text: np.ndarray
     key: int
 
     @classmethod
     def of(cls, ids: Collection[int], special: Collection[int], key: int) -> Prompt:
-        """A prompt from a tokenizer's ids."""
+        """Make a prompt from a tokenizer's ids."""
         array = np.asarray(list(ids), dtype=np.int64)
         return cls(array, ~np.isin(array, np.asarray(list(special), dtype=np.int64)), key)
 
@@ -92,55 +92,55 @@ class Prompt:
     def replaced(
         self, p: float, seed: int, kind: int, draw: Callable[[np.random.Generator], np.ndarray]
     ) -> np.ndarray:
-        """Each of the text's tokens replaced with probability p by what is drawn for its place."""
+        """Return ids with each of the text's tokens replaced by a drawn one with probability p."""
         rng = np.random.default_rng([seed, kind, self.key & 0xFFFFFFFF, self.key >> 32])
         chances = rng.random(len(self))
-        return np.where(self.own & (chances < p), draw(rng), self.ids)
+        return np.where(self.is_text & (chances < p), draw(rng), self.ids)
 
 
 def repeated(
     prompt: Prompt, p: float, seed: int, vocabulary: np.ndarray | None = None
 ) -> np.ndarray:
-    """Each of the text's tokens replaced with probability p by one token of the text, the same for
-    all: p = 1 repeats it."""
-    text = prompt.ids[prompt.own]
-    return (
-        prompt.replaced(p, seed, 0, lambda rng: text[rng.integers(len(text), size=1)])
-        if len(text)
-        else prompt.ids.copy()
-    )
+    """Return ids with each of the text's tokens replaced with probability p by one token of the
+    text, the same for all: p = 1 repeats it."""
+    text = prompt.ids[prompt.is_text]
+    if not len(text):
+        return prompt.ids.copy()
+    return prompt.replaced(p, seed, 0, lambda rng: text[rng.integers(len(text), size=1)])
 
 
 def randomized(prompt: Prompt, p: float, seed: int, vocabulary: np.ndarray) -> np.ndarray:
-    """Each of the text's tokens replaced with probability p by one drawn uniformly from
-    `vocabulary`."""
+    """Return ids with each of the text's tokens replaced with probability p by one drawn uniformly
+    from `vocabulary`."""
+    size = len(prompt)
     return prompt.replaced(
-        p, seed, 1, lambda rng: vocabulary[rng.integers(len(vocabulary), size=len(prompt))]
+        p, seed, 1, lambda rng: vocabulary[rng.integers(len(vocabulary), size=size)]
     )
 
 
 def prefix(
     prompt: Prompt, length: float, seed: int = 0, vocabulary: np.ndarray | None = None
 ) -> np.ndarray:
-    """The prompt cut to `length` tokens, with what the tokenizer added at its end put back; empty
-    where it is shorter.
+    """Return the prompt cut to `length` tokens, the special tokens at its end included; empty where
+    it is shorter.
 
     >>> prefix(Prompt.of([1, 10, 11, 12, 2], special=[1, 2], key=0), 4).tolist()
     [1, 10, 11, 2]
     """
-    behind = len(prompt) - 1 - int(np.flatnonzero(prompt.own)[-1]) if prompt.own.any() else 0
-    if not behind < length <= len(prompt):
+    end = int(np.flatnonzero(prompt.is_text)[-1]) + 1 if prompt.is_text.any() else len(prompt)
+    suffix = prompt.ids[end:]
+    if not len(suffix) < length <= len(prompt):
         return prompt.ids[:0]
-    return np.concatenate([prompt.ids[: int(length) - behind], prompt.ids[len(prompt) - behind :]])
+    return np.concatenate([prompt.ids[: int(length) - len(suffix)], suffix])
 
 
 class Condition(NamedTuple):
-    """A way to make a prompt extreme: how it is done to a level, and how it is called."""
+    """A way to make a prompt extreme, and its names in figures and sentences."""
 
     change: Callable[[Prompt, float, int, np.ndarray], np.ndarray]
     title: str
     unit: str
-    grows: str  # what a higher level is
+    increase: str  # a higher level in words
 
 
 CONDITIONS = {
@@ -182,7 +182,7 @@ class Extreme(Study):
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
-        """Measure the model on the prompts as they are and made extreme."""
+        """Measure the model on plain and extreme prompts."""
         request = canonical(request)
         spec = read_specs(request.models)[0]
         model = spec.open(request)
@@ -192,11 +192,10 @@ class Extreme(Study):
             for key, values in measured.values.items()
             for sink in SINKS
         }
+        keys = ("condition", "level", "sink")
         places = [place_of(site) for site in measured.sites]
         common = {"model": spec.label, "metric": "prompt_entropy"}
-        table = layer_table(
-            by_setting, ("condition", "level", "sink"), places, request.seed, COLUMNS, **common
-        )
+        table = layer_table(by_setting, keys, places, request.seed, COLUMNS, **common)
         conventions = {
             "models": {spec.label: model.identity},
             "rows": "centered-unit",
@@ -211,36 +210,30 @@ class Extreme(Study):
                 "final norm"
             ),
         }
-        return Result(
-            table,
-            verdict(measured, request.seed),
-            conventions,
-            measured.warnings + undefined(measured),
-        )
+        warnings = measured.warnings + undefined(measured)
+        return Result(table, verdict(measured, request.seed), conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Entropy against depth, colored by level: a column per condition, with and without the
-        sink."""
+        """Draw entropy against depth, colored by level: a column per condition, with and without
+        the sink."""
         conditions = list(dict.fromkeys(table["condition"]))
-        figure, axes = grid(
-            2, len(conditions), 4.0 * len(conditions), 5.6, sharex=True, sharey="row"
-        )
+        count = len(conditions)
+        figure, axes = grid(2, count, 4.0 * count, 5.6, sharex=True, sharey="row")
         for column, condition in zip(axes.T, conditions, strict=True):
-            chosen = table[table["condition"] == condition]
-            levels = sorted(chosen["level"].unique())
+            rows = table[table["condition"] == condition]
+            levels = sorted(rows["level"].unique())
             for axis, sink in zip(column, _ROWS, strict=True):
-                draw_levels(axis, chosen[chosen["sink"] == sink], levels)
-            color_key(
-                figure, list(column), [f"{level:g}" for level in levels], CONDITIONS[condition].unit
-            )
+                draw_levels(axis, rows[rows["sink"] == sink], levels)
+            names = [f"{level:g}" for level in levels]
+            color_key(figure, list(column), names, CONDITIONS[condition].unit)
         label_axes(axes, [CONDITIONS[condition].title for condition in conditions], _ROWS.values())
         return with_heading(figure, manifest, table["model"].iloc[0])
 
 
 @dataclass
 class MeasuredPrompts:
-    """Prompt entropies by (condition, level), prompts in the order of the corpus; `plain` are the
-    prompts as they are."""
+    """Prompt entropies by (condition, level), prompts in the order of the corpus; `plain` are those
+    of the unchanged prompts."""
 
     sites: list[Site]
     values: dict[tuple[str, float], Values]
@@ -251,7 +244,7 @@ class MeasuredPrompts:
 def measure_all(request: Request, model: LoadedModel, bar: Progress) -> MeasuredPrompts:
     """Measure the plain prompts and every condition."""
     assert request.texts is not None
-    limit = most_tokens(request, model)
+    limit = max_tokens(request, model)
     tokens = model.tokenize(list(request.texts), limit)
     special = model.tokenizer.all_special_ids
     prompts = [
@@ -270,33 +263,35 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
         warnings.append(
             f"{sum(tokens.truncated)} of {len(prompts)} texts were cut to {limit} tokens."
         )
-    if (short := sum(int(p.own.sum()) < 2 for p in prompts)) > 0:
+    if (short := sum(int(p.is_text.sum()) < 2 for p in prompts)) > 0:
         warnings.append(
-            f"{short} texts have fewer than two tokens of their own: repetition leaves them as "
-            "they are."
+            f"{short} texts have fewer than two tokens of their own: repetition does not change "
+            "them."
         )
-    wanted = _wanted(request.options, min(limit, max(len(p) for p in prompts)), warnings)
+    settings = _settings(request.options, min(limit, max(len(p) for p in prompts)), warnings)
     sites = expand_sites(None, model.anatomy)
     passes = {PLAIN: [p.ids for p in prompts]}
     # p = 0 changes nothing: it is the plain prompt, measured once
-    names_of = {key: PLAIN if key[0] != "length" and key[1] == 0 else key for key in wanted}
-    for condition, level in wanted:
-        if names_of[condition, level] != PLAIN:
+    pass_of = {key: PLAIN if key[0] != "length" and key[1] == 0 else key for key in settings}
+    for condition, level in settings:
+        if pass_of[condition, level] != PLAIN:
             change = CONDITIONS[condition].change
             passes[condition, level] = [change(p, level, request.seed, vocabulary) for p in prompts]
     bar.begin("extreme prompts|texts", len(passes) * len(prompts))
     values = {}
     for (condition, level), ids in passes.items():
         measure = partial(measure_prompts, model, sites, ids, request.final_norm, special, bar)
-        values[condition, level] = kept_arrays(
+        values[condition, level] = cached_arrays(
             request.work / f"{condition}-{level:g}.safetensors", measure, bar, len(prompts)
         )
-    return MeasuredPrompts(
-        sites, {key: values[name] for key, name in names_of.items()}, values[PLAIN], warnings
-    )
+    by_setting = {key: values[name] for key, name in pass_of.items()}
+    return MeasuredPrompts(sites, by_setting, values[PLAIN], warnings)
 
 
-def _wanted(options: dict[str, Any], longest: int, warnings: list[str]) -> list[tuple[str, float]]:
+def _settings(
+    options: dict[str, Any], longest: int, warnings: list[str]
+) -> list[tuple[str, float]]:
+    """Return the conditions and levels to measure."""
     lengths = [n for n in options["lengths"] if n <= longest]
     if "length" in options["conditions"] and not lengths:
         warnings.append(
@@ -312,14 +307,13 @@ def _wanted(options: dict[str, Any], longest: int, warnings: list[str]) -> list[
 
 
 def vocabulary_size(model: LoadedModel) -> int:
-    """Token ids that both the tokenizer and the embedding know."""
-    known = len(model.tokenizer)
-    rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
-    return known if rows is None else min(known, int(rows))
+    """Return the number of token ids that both the tokenizer and the embedding have."""
+    config = getattr(model.module, "config", None)
+    return min(len(model.tokenizer), getattr(config, "vocab_size", None) or len(model.tokenizer))
 
 
 def plain_vocabulary(size: int, special: Collection[int]) -> np.ndarray:
-    """Every token id but the special ones."""
+    """Return every token id but the special ones."""
     return np.setdiff1d(np.arange(size, dtype=np.int64), np.asarray(list(special), dtype=np.int64))
 
 
@@ -331,36 +325,38 @@ def measure_prompts(
     special: Collection[int],
     bar: Progress,
 ) -> Values:
-    """Prompt entropies of token ids; undefined where a text is one token again and again, and its
-    states are equal.
+    """Return prompt entropies of token ids; NaN where a text repeats one token and its states are
+    equal.
 
-    A causal model without absolute positions cannot tell such tokens apart (behind a
-    beginning-of-text token this holds at layer 0 only). After centering only rounding error is
-    left, or a single direction, and its entropy says nothing.
+    A causal model without absolute positions gives such tokens the same state (behind a
+    beginning-of-text token, at layer 0 only). After centering only rounding error remains, or a
+    single direction, whose entropy has no meaning.
     """
-    out = reduce_prompts(model, prompts, norm, bar, *SINKS)
-    own = [
-        ~np.isin(ids, list(special)) for ids in prompts
-    ]  # what the tokenizer adds does not count
-    alike = [
-        i for i, ids in enumerate(prompts) if own[i].sum() > 1 and len({*ids[own[i]].tolist()}) == 1
-    ]
+    entropies = reduce_prompts(model, prompts, norm, bar, *SINKS)
+    repeated_prompts = []
+    for i, ids in enumerate(prompts):
+        text = ids[~np.isin(ids, list(special))]
+        if len(text) > 1 and len(np.unique(text)) == 1:
+            repeated_prompts.append(i)
 
     def look(number: int, layer: int, raw: Tensor, state: Tensor) -> None:
-        z = state.float()[torch.from_numpy(own[alike[number]]).to(state.device)]
+        prompt = repeated_prompts[number]
+        is_text = ~np.isin(prompts[prompt], list(special))
+        z = state.float()[torch.from_numpy(is_text).to(state.device)]
         spread = torch.linalg.vector_norm(z - z.mean(0))
         size = torch.linalg.vector_norm(z)
         if bool(spread <= torch.finfo(state.dtype).eps ** 0.5 * size):
-            for values in out.values():
-                values[layer, alike[number]] = np.nan
+            for values in entropies.values():
+                values[layer, prompt] = np.nan
 
-    if alike:
-        read_prompts(model, sites, [prompts[i] for i in alike], norm, look)
-    return out
+    if repeated_prompts:
+        read_prompts(model, sites, [prompts[i] for i in repeated_prompts], norm, look)
+    return entropies
 
 
 def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
-    """What each condition does between its least and its greatest level, prompt by prompt."""
+    """Describe the change of each condition between its lowest and its highest level, prompt by
+    prompt."""
     out: list[str] = []
     short: list[str] = []
     inner = middle_half(len(measured.sites))
@@ -377,43 +373,43 @@ def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
                 f"{condition.capitalize()}: fewer than two levels with a value, nothing to compare."
             )
             continue
-        first = levels[0]
-        last = levels[-1]
-        span = (
-            f"{first:g} → {last:g} tokens" if condition == "length" else f"p = {first:g} → {last:g}"
-        )
+        low = levels[0]
+        high = levels[-1]
+        span = f"{low:g} → {high:g} tokens" if condition == "length" else f"p = {low:g} → {high:g}"
         change = {
-            sink: measured.values[condition, last][sink] - measured.values[condition, first][sink]
+            sink: measured.values[condition, high][sink] - measured.values[condition, low][sink]
             for sink in SINKS
         }
-        kept, dropped = means_of((change[sink][inner].mean(axis=0) for sink in SINKS), seed)
-        short.append(
-            f"{MOVES[kept.sign]}{change_without_sink(kept, dropped, MOVES)} with "
-            f"{CONDITIONS[condition].grows}"
+        with_sink, without_sink = means_of(
+            (change[sink][inner].mean(axis=0) for sink in SINKS), seed
         )
-        text = f"prompt entropy {MOVES[kept.sign]} in the middle half of the layers, {kept} nats"
-        out.append(f"{condition.capitalize()} ({span}): {text}; without the sink token {dropped}.")
+        verb = MOVES[with_sink.sign]
+        short.append(
+            f"{verb}{change_without_sink(with_sink, without_sink, MOVES)} with "
+            f"{CONDITIONS[condition].increase}"
+        )
+        out.append(
+            f"{condition.capitalize()} ({span}): prompt entropy {verb} in the middle half of the "
+            f"layers, {with_sink} nats; without the sink token {without_sink}."
+        )
         out.append(f"  {sentence(where_clear(means_of(change['keep'], seed), 'up', 'down'))}")
-    answer = (
-        f"in the middle half of the layers, prompt entropy {join_words(short)}"
-        if short
-        else "there is nothing to compare"
-    )
+    answer = "there is nothing to compare"
+    if short:
+        answer = f"in the middle half of the layers, prompt entropy {join_words(short)}"
     return [in_short(answer), *out]
 
 
 def undefined(measured: MeasuredPrompts) -> list[str]:
-    """What has no value at some layer, and why."""
+    """Describe the settings without a value at some layer, with the reason."""
     out = []
     for (condition, level), values in measured.values.items():
         missing = np.isnan(values["keep"]) & np.isfinite(measured.plain["keep"])
-        where = np.flatnonzero(missing.any(axis=1)).tolist()
-        most = missing.sum(axis=1).max()
-        if where and condition != "length":
+        layers = np.flatnonzero(missing.any(axis=1)).tolist()
+        if layers and condition != "length":
             out.append(
-                f"{condition} at p = {level:g}: the tokens of up to {most} prompts all have the "
-                f"same state at {name_layers(where)}; prompt entropy is not defined there, and "
-                "those values are left out."
+                f"{condition} at p = {level:g}: the tokens of up to {missing.sum(axis=1).max()} "
+                f"prompts all have the same state at {name_layers(layers)}; prompt entropy is not "
+                "defined there, and those values are left out."
             )
     return out
 

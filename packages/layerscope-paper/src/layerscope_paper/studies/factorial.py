@@ -1,9 +1,9 @@
-"""Is "middle layers win" a fact about layers, or about how they are read?
+"""Study `factorial`: the gains of layers and of readouts, each alone and together.
 
-Every layer of every model is read in seven ways: the mean of the tokens (today's default), the same
+Every layer of every model is read in seven ways: the mean of the tokens (the default), the same
 centered, the mean that weighs later tokens more, the last token, the mean over a repeated text, a
-prompt's last token (centered), and a head, which is a linear map of the mean, fitted without labels
-so that similarities agree with those of the prompt at one late layer. What is fitted is fitted on
+prompt's last token (centered), and a head. The head is a linear map of the mean, fitted without
+labels so that similarities agree with those of the prompt at one late layer. Readouts are fitted on
 texts of the task that are not scored. Scores are mteb's own.
 
 Table: a `score` row per model, task, readout and layer (× 100); per model `gain` rows (of the
@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,9 @@ from layerscope_paper.studies.base import DATA_DIR, Option, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, grid, label_axes, legend_below
 from layerscope_paper.studies.shared.models import (
     Request,
+    cached_arrays,
     folder_name,
-    kept_arrays,
-    most_tokens,
+    max_tokens,
     read_specs,
 )
 from layerscope_paper.studies.shared.numbers import (
@@ -54,25 +55,22 @@ from layerscope_paper.studies.shared.numbers import (
     whole_layer,
 )
 
-READOUTS = (
-    "mean",
-    "centered",
-    "weighted",
-    "last",
-    "echo",
-    "prompt",
-    "head",
-)  # the first is today's default
-PARTS = ("readout", "layer", "both", "all")
+# the first is the default
+READOUTS = ("mean", "centered", "weighted", "last", "echo", "prompt", "head")
+GAINS = ("readout", "layer", "both", "all")
 COLUMNS = ["kind", "model", "task", "type", "reading", "layer", "site", "depth", *names(VALUE)]
-_KINDS = {"plain": ("mean/applied", "wmean/applied", "last/applied"), "echo": ("mean/applied",)}
+# by template: the readouts that are not fitted, and their names in the vector store
+_READINGS = {
+    "plain": {"mean": "mean/applied", "weighted": "wmean/applied", "last": "last/applied"},
+    "echo": {"echo": "mean/applied"},
+}
 
 
 class Factorial(Study):
-    """Readout × layer × task: what each brings."""
+    """Scores by readout, layer and task."""
 
     name = "factorial"
-    title = "What readout and layer bring, each and together"
+    title = "The gains of readout and layer, each and together"
     paper = "Fig. 1"
     models = (1, None)
     texts = False
@@ -99,7 +97,7 @@ class Factorial(Study):
         identities = {}
         rows: list[dict[str, Any]] = []
         notes: list[str] = []
-        if options["template"] in _KINDS:
+        if options["template"] in _READINGS:
             raise InvalidValueError(
                 f"template={options['template']} is a readout already: name a prompt, such as "
                 "one-word."
@@ -117,17 +115,20 @@ class Factorial(Study):
             bar.begin(f"{spec.label}: every layer, {len(READOUTS)} readouts|tasks", len(tasks))
             for name, task, texts, fit in tasks:
                 file = request.work / f"{folder_name(spec.label)}-{folder_name(name)}.safetensors"
-                found = kept_arrays(file, partial(_measure, request, model, task, texts, fit))[
-                    "scores"
-                ]
+                measure = partial(_measure, request, model, task, texts, fit)
+                scores = cached_arrays(file, measure)["scores"]
                 bar.advance(1)
-                blocks = found.shape[1] - 1
-                kind = task.metadata.type
-                rows += [
-                    {"kind": "score", "model": spec.label, "task": name, "type": kind, "reading": readout,
-                     **whole_layer(layer, blocks), "value": 100 * found[r, layer]}
-                    for r, readout in enumerate(READOUTS) for layer in range(blocks + 1)
-                ]  # fmt: skip
+                place = {"model": spec.label, "task": name, "type": task.metadata.type}
+                for (r, readout), layer in product(enumerate(READOUTS), range(scores.shape[1])):
+                    rows.append(
+                        {
+                            "kind": "score",
+                            **place,
+                            "reading": readout,
+                            **whole_layer(layer, scores.shape[1] - 1),
+                            "value": 100 * scores[r, layer],
+                        }
+                    )
             del model
         table, verdict = summarize(pd.DataFrame(rows), request.seed)
         conventions = {
@@ -151,8 +152,8 @@ class Factorial(Study):
         return Result(table.reindex(columns=COLUMNS), verdict, conventions, notes)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Mean scores against depth, a panel per model. Without bands: tasks differ far more from
-        each other than layers do."""
+        """Draw mean scores against depth, a panel per model, without bands: tasks differ far more
+        from each other than layers do."""
         scores = table[table["kind"] == "score"]
         models = list(dict.fromkeys(scores["model"]))
         colors = dict(zip(READOUTS, COLORS, strict=False))
@@ -174,49 +175,46 @@ class Factorial(Study):
         return figure
 
 
-# --- tasks and vectors
-#   ----------------------------------------------------------------------------------------------------------
-
-Tasks = list[
-    tuple[str, Any, list[str], list[str]]
-]  # names, mteb's tasks, the texts that they encode, others to fit on
+# a task's name, mteb's task, the texts that it encodes, other texts to fit on
+Task = tuple[str, Any, list[str], list[str]]
 
 
-def _read_tasks(request: Request, notes: list[str]) -> Tasks:
+def _read_tasks(request: Request, notes: list[str]) -> list[Task]:
     require_mteb()
     quiet_mteb()
     options = request.options
-    out = Tasks()
-    where = options["data_dir"] or None
+    tasks = []
     for spec in resolve_tasks(
         options["tasks"],
-        data_dir=where,
+        data_dir=options["data_dir"] or None,
         sample=options["items"],
         seed=request.seed,
     ):
         try:
-            out.append(read_task(spec, options["fit"], request.seed))
+            tasks.append(read_task(spec, options["fit"], request.seed))
         except DataError as error:
             notes.append(f"{error} It is left out.")
-    if len(out) < 2:
+    if len(tasks) < 2:
+        reasons = " ".join(notes)
         raise DataError(
-            f"the study takes two tasks or more, and can use {len(out)}. {' '.join(notes)}".strip()
+            f"the study takes two tasks or more, and can use {len(tasks)}. {reasons}".strip()
         )
-    return out
+    return tasks
 
 
-def read_task(spec: TaskSpec, fit: int, seed: int) -> tuple[str, Any, list[str], list[str]]:
-    """A task of some of its items, the texts that it encodes, and texts of the others; no text is
-    in both, in whatever case."""
+def read_task(spec: TaskSpec, fit: int, seed: int) -> Task:
+    """Return a task of some of its items, the texts that it encodes, and texts of its other items;
+    no text is in both, in whatever case."""
     task = spec.load().task
     texts = encoded_texts(task)
-    own = {_letters(text) for text in texts}
-    rest = [
+    scored = {_letters(text) for text in texts}
+    unscored = [
         text
         for text in encoded_texts(replace(spec, sample=None).load().task)
-        if text.strip() and _letters(text) not in own
+        if text.strip() and _letters(text) not in scored
     ]
-    drawn = [rest[i] for i in np.random.default_rng([seed, len(rest)]).permutation(len(rest))[:fit]]
+    order = np.random.default_rng([seed, len(unscored)]).permutation(len(unscored))
+    drawn = [unscored[i] for i in order[:fit]]
     if len(drawn) < LEAST_TEXTS:
         raise DataError(
             f"{spec.name} has {len(drawn)} texts that are not scored; a head takes {LEAST_TEXTS}."
@@ -231,7 +229,7 @@ def _letters(text: str) -> str:
 def _measure(
     request: Request, model: LoadedModel, task: Any, texts: list[str], fit: list[str]
 ) -> dict[str, np.ndarray]:
-    """Scores (readouts, layers) of one task; NaN where all texts have the same vector."""
+    """Return scores (readouts, layers) of one task; NaN where all texts have the same vector."""
     import mteb
 
     from layerscope.evaluation.mteb_models import LayerView, model_meta
@@ -240,29 +238,31 @@ def _measure(
         model,
         [*texts, *fit],
         request.options["template"],
-        most_tokens(request, model),
+        max_tokens(request, model),
         request.batch_size,
     )
-    at = {text: i for i, text in enumerate(texts)}
+    row_of = {text: i for i, text in enumerate(texts)}
     meta = model_meta(model.name, None, model.width, None)
-    found = np.full((len(READOUTS), len(vectors["mean"])), np.nan)
+    scores = np.full((len(READOUTS), len(vectors["mean"])), np.nan)
     for r, readout in enumerate(READOUTS):
-        read = apply_readout(readout, vectors, len(texts), request.options["teacher"])
-        for layer, own in enumerate(read):
-            if np.ptp(own, axis=0).max() <= 1e-6 * max(1e-30, float(np.abs(own).max())):
+        by_layer = apply_readout(readout, vectors, len(texts), request.options["teacher"])
+        for layer, rows in enumerate(by_layer):
+            if np.ptp(rows, axis=0).max() <= 1e-6 * max(1e-30, float(np.abs(rows).max())):
                 continue
-            view = LayerView(
-                lambda some, own=own: own[[at[text] for text in some]].astype(np.float32),  # type: ignore[misc]
-                meta,
-            )
+            view = LayerView(partial(_select_rows, rows.astype(np.float32), row_of), meta)
             reseed(task)
             result = mteb.evaluate(
                 view, task, cache=None, show_progress_bar=False, co2_tracker=False
             ).task_results[0]
-            found[r, layer] = np.mean(
+            scores[r, layer] = np.mean(
                 [entry["main_score"] for entries in result.scores.values() for entry in entries]
             )
-    return {"scores": found}
+    return {"scores": scores}
+
+
+def _select_rows(rows: np.ndarray, row_of: dict[str, int], texts: Sequence[str]) -> np.ndarray:
+    """Return the vectors of some texts."""
+    return rows[[row_of[text] for text in texts]]
 
 
 def read_vectors(
@@ -272,194 +272,166 @@ def read_vectors(
     max_length: int,
     batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Vectors (layers, texts, D) by readout, but for what is fitted."""
-    sites = expand_sites(None, model.anatomy)
-    found: dict[str, np.ndarray] = {}
-    for name, kinds in {**_KINDS, template: ("last/applied",)}.items():
-        request = EncodeRequest(get_template(name), tuple(sites), kinds, max_length, batch_size)
+    """Return vectors (layers, texts, D) by readout, before any fit."""
+    sites = tuple(expand_sites(None, model.anatomy))
+    vectors: dict[str, np.ndarray] = {}
+    for name, readings in {**_READINGS, template: {"prompt": "last/applied"}}.items():
+        kinds = tuple(readings.values())
+        request = EncodeRequest(get_template(name), sites, kinds, max_length, batch_size)
         rows = TextEncoder(model, request).encode(texts).vectors
-        called = {"plain": ("mean", "weighted", "last"), "echo": ("echo",)}.get(name, ("prompt",))
-        found |= {readout: rows[kind] for readout, kind in zip(called, kinds, strict=True)}
-    return found
+        vectors |= {readout: rows[kind] for readout, kind in readings.items()}
+    return vectors
 
 
 def apply_readout(
     readout: str, vectors: dict[str, np.ndarray], cut: int, teacher: float
 ) -> np.ndarray:
-    """Vectors (layers, cut, D) of the first `cut` texts; the others are what is fitted on."""
+    """Return vectors (layers, cut, D) of the first `cut` texts; readouts are fitted on the
+    others."""
     if readout == "head":
         prompted = vectors["prompt"]
         target = make_target(prompted[max(1, round(teacher * (len(prompted) - 1))), cut:])
         return np.stack([Ridge(rows[cut:], target).head()(rows[:cut]) for rows in vectors["mean"]])
     rows = vectors["mean" if readout == "centered" else readout]
-    return (
-        rows[:, :cut] - rows[:, cut:].mean(1, keepdims=True)
-        if readout in ("centered", "prompt")
-        else rows[:, :cut]
-    )
+    if readout in ("centered", "prompt"):
+        return rows[:, :cut] - rows[:, cut:].mean(1, keepdims=True)
+    return rows[:, :cut]
 
 
-# --- what the scores say
-#   --------------------------------------------------------------------------------------------------------
-
-
-def cubes(scores: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
-    """Per model the scores (tasks, readouts, layers). A readout and layer that is undefined in one
-    task is so in all: NaN."""
-    for name, mine in scores.groupby("model", sort=False):
-        wide = mine.pivot_table("value", "task", ["reading", "layer"], dropna=False)[list(READOUTS)]
+def cubes(scores: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the scores (tasks, readouts, layers) of each model. A readout and layer that is
+    undefined in one task is NaN in all."""
+    by_model = {}
+    for name, rows in scores.groupby("model", sort=False):
+        wide = rows.pivot_table("value", "task", ["reading", "layer"], dropna=False)[list(READOUTS)]
         cube = wide.to_numpy(float).reshape(len(wide), len(READOUTS), -1)
-        yield str(name), np.where(np.isnan(cube).any(0), np.nan, cube)
+        by_model[str(name)] = np.where(np.isnan(cube).any(0), np.nan, cube)
+    return by_model
 
 
-def gain_parts(cube: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
-    """Per task (tasks, 4): what the readout, the layer, and both beyond that gain over today, and
-    the whole gain.
+def split_gains(cube: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Return, per task (tasks, 4), the gains over the default of the readout alone, of the layer
+    alone, of both beyond that, and of all.
 
-    Readout and layer are the pair that is best on the other tasks; the readout's part is its gain
-    at the last layer, the layer's its gain under today's readout.
+    Readout and layer are the pair that is best on the other tasks; the readout's gain is at the
+    last layer, the layer's under the default readout.
     """
-    count = np.ones(len(cube)) if weight is None else weight
+    counts = np.ones(len(cube)) if weights is None else weights
     rows = []
-    for t, own in enumerate(cube):
-        others = np.where(np.arange(len(cube)) == t, 0, count)
-        readout, layer = np.unravel_index(
-            int(np.nanargmax(np.tensordot(others, cube, 1))), own.shape
-        )
-        today = own[0, -1]
-        alone = own[readout, -1] - today, own[0, layer] - today
-        rows.append((*alone, own[readout, layer] - today - sum(alone), own[readout, layer] - today))
+    for t, scores in enumerate(cube):
+        other_tasks = np.where(np.arange(len(cube)) == t, 0, counts)
+        best = int(np.nanargmax(np.tensordot(other_tasks, cube, 1)))
+        readout, layer = np.unravel_index(best, scores.shape)
+        default = scores[0, -1]
+        by_readout = scores[readout, -1] - default
+        by_layer = scores[0, layer] - default
+        total = scores[readout, layer] - default
+        rows.append((by_readout, by_layer, total - (by_readout + by_layer), total))
     return np.array(rows)
 
 
 def inner_gains(curves: np.ndarray) -> np.ndarray:
-    """Per task of (tasks, layers): the layer before the last that is best on the other tasks, minus
-    the last."""
+    """Return, per task of (tasks, layers), the gain over the last layer of the inner layer that is
+    best on the other tasks."""
     inner = np.nan_to_num(curves.sum(0) - curves, nan=-np.inf)[:, 1:-1].argmax(1) + 1
     return np.asarray(curves[np.arange(len(curves)), inner] - curves[:, -1])
 
 
 def summarize(scores: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, list[str]]:
-    """The table with its summary rows, and the verdict."""
+    """Return the table with its summary rows, and the verdict."""
     rng = np.random.default_rng(seed)
-    said = []
     rows: list[dict[str, Any]] = []
     verdict: list[str] = []
 
-    def add(kind: str, told: Interval, **place: Any) -> Interval:
-        rows.append({"kind": kind, **place, **told.columns})
-        return told
+    def add(kind: str, interval: Interval, **place: Any) -> Interval:
+        rows.append({"kind": kind, **place, **interval.columns})
+        return interval
 
-    every = list(cubes(scores))
-    names = sorted(set(scores["task"]))
-    drawn = rng.multinomial(
-        len(names), np.full(len(names), 1 / len(names)), 2 * DRAWS
-    )  # the same tasks for all models
-    drawn = drawn[(drawn > 0).sum(1) > 1][:DRAWS].astype(
-        float
-    )  # with one task alone there are no others to choose on
-    models = rng.multinomial(len(every), np.full(len(every), 1 / len(every)), len(drawn)) / len(
-        every
-    )
-    parts = []  # per model (draws, 4)
-    for name, cube in every:
-        parts.append(
-            np.array(
-                [np.average(gain_parts(cube, weight), axis=0, weights=weight) for weight in drawn]
-            )
+    by_model = cubes(scores)
+    tasks = scores["task"].nunique()
+    # the same tasks for all models; one task alone leaves no others to choose on
+    drawn = rng.multinomial(tasks, np.full(tasks, 1 / tasks), 2 * DRAWS)
+    drawn = drawn[(drawn > 0).sum(1) > 1][:DRAWS].astype(float)
+    count = len(by_model)
+    models = rng.multinomial(count, np.full(count, 1 / count), len(drawn)) / count
+    gains = []  # per model (4)
+    gain_draws = []  # per model (draws, 4)
+    for name, cube in by_model.items():
+        gains.append(split_gains(cube).mean(0))
+        gain_draws.append(
+            np.array([np.average(split_gains(cube, draw), axis=0, weights=draw) for draw in drawn])
         )
-        said.append(gain_parts(cube).mean(0))
-        told = [
-            percentile_interval(float(said[-1][i]), parts[-1][:, i], len(cube))
-            for i in range(len(PARTS))
-        ]
-        line = ", ".join(
-            f"{part} {add('gain', one, model=name, reading=part)}"
-            for part, one in zip(PARTS, told, strict=True)
-        )
-        verdict.append(f"{name} ({len(cube)} tasks), points over today: {line}.")
-    whole = np.mean(said, axis=0)
-    again = np.einsum("dm,mdp->dp", models, np.stack(parts))
-    if (again[:, 3] > 0).all():  # else there is no gain to share
-        shares = [
-            percentile_interval(float(100 * whole[i] / whole[3]), 100 * again[:, i] / again[:, 3])
-            for i in range(3)
-        ]
-        line = ", ".join(
-            f"{part} {add('share', one, reading=part).format(0)}"
-            for part, one in zip(PARTS, shares, strict=False)
-        )
-        verdict.append(f"Shares of the gain over all models, %: {line}.")
+        words = []
+        for i, gain in enumerate(GAINS):
+            interval = percentile_interval(float(gains[-1][i]), gain_draws[-1][:, i], len(cube))
+            words.append(f"{gain} {add('gain', interval, model=name, reading=gain)}")
+        verdict.append(f"{name} ({len(cube)} tasks), points over today: {', '.join(words)}.")
+    mean = np.mean(gains, axis=0)
+    means = np.einsum("dm,mdp->dp", models, np.stack(gain_draws))
+    if (means[:, 3] > 0).all():  # otherwise there is no gain to share
+        words = []
+        for i, gain in enumerate(GAINS[:3]):
+            share = float(100 * mean[i] / mean[3])
+            interval = percentile_interval(share, 100 * means[:, i] / means[:, 3])
+            words.append(f"{gain} {add('share', interval, reading=gain).format(0)}")
+        verdict.append(f"Shares of the gain over all models, %: {', '.join(words)}.")
     clear: dict[str, int] = {}
     for r, readout in enumerate(READOUTS):
-        each = [inner_gains(cube[:, r]) for _, cube in every]
-        again = np.einsum("dm,dt,mt->d", models, drawn / len(names), np.stack(each))
-        over = add(
-            "inner", percentile_interval(float(np.mean(each)), again, len(every)), reading=readout
-        )
-        own = [mean_of(gain, seed) for gain in each]
-        clear[readout] = sum(one.sign > 0 for one in own)
-        by_model = [
-            f"{name} {add('inner', one, model=name, reading=readout)}"
-            for (name, _), one in zip(every, own, strict=True)
-        ]
+        inner = {name: inner_gains(cube[:, r]) for name, cube in by_model.items()}
+        stacked = np.stack(list(inner.values()))
+        draws = np.einsum("dm,dt,mt->d", models, drawn / tasks, stacked)
+        interval = percentile_interval(float(stacked.mean()), draws, count)
+        overall = add("inner", interval, reading=readout)
+        clear[readout] = 0
+        words = []
+        for name, model_gains in inner.items():
+            interval = add("inner", mean_of(model_gains, seed), model=name, reading=readout)
+            clear[readout] += interval.sign > 0
+            words.append(f"{name} {interval}")
         verdict.append(
-            f"An inner layer over the last, read by {readout}: {over} ({', '.join(by_model)})."
+            f"An inner layer over the last, read by {readout}: {overall} ({', '.join(words)})."
         )
     mixed = mixed_model(scores)
     rows += mixed
     middle = next((row for row in mixed if row["reading"] == "depth[T.middle]"), None)
     if middle is not None:
-        over = Interval.from_row(middle)
         verdict.append(
-            f"Mixed model: the middle third over the last layer, read by mean: {over} points over "
-            "all models."
+            "Mixed model: the middle third over the last layer, read by mean: "
+            f"{Interval.from_row(middle)} points over all models."
         )
-    elif len(every) > 1:
+    elif count > 1:
         verdict.append("No mixed model: statsmodels did not converge.")
+    clear_counts = ", ".join(f"{readout} {number}" for readout, number in clear.items())
     answer = (
-        f"the readout alone brings {whole[0]:+.1f} points, the layer alone {whole[1]:+.1f}, of "
-        f"{whole[3]:+.1f} in all; models "
+        f"the readout alone brings {mean[0]:+.1f} points, the layer alone {mean[1]:+.1f}, of "
+        f"{mean[3]:+.1f} in all; models of {count} in which an inner layer clearly beats the last: "
+        f"{clear_counts}"
     )
-    answer += f"of {len(every)} in which an inner layer clearly beats the last: "
-    answer += ", ".join(f"{readout} {count}" for readout, count in clear.items())
     return pd.concat([scores, pd.DataFrame(rows)], ignore_index=True), [in_short(answer), *verdict]
 
 
 def mixed_model(scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Score by readout × part of the depth; model and task are random, and so is what a readout or
-    a depth does in a model.
+    """Fit the scores by readout and part of the depth, with random effects of model and task, and
+    of readout and depth in each model.
 
-    Points over the mean at the last layer. Nothing for one model, or where the fit does not
-    converge.
+    Values are points over the mean at the last layer. Return no rows for one model, or where the
+    fit does not converge.
     """
     import statsmodels.formula.api as smf
 
     if scores["model"].nunique() < 2:
         return []
-    parts = {
-        "embeddings": (-1, 0),
-        "early": (0, 0.34),
-        "middle": (0.34, 0.67),
-        "late": (0.67, 0.999),
-        "last": (0.999, 1),
-    }
-    bins = pd.cut(
-        scores["depth"], [-1, *(high for _, high in parts.values())], labels=list(parts)
-    ).astype(str)
-    cells = (
-        scores.assign(part=bins)
-        .groupby(["model", "task", "reading", "part"], as_index=False)["value"]
-        .mean()
-        .dropna()
-    )
+    names = ["embeddings", "early", "middle", "late", "last"]
+    bins = pd.cut(scores["depth"], [-1, 0, 0.34, 0.67, 0.999, 1], labels=names).astype(str)
+    groups = scores.assign(part=bins).groupby(["model", "task", "reading", "part"], as_index=False)
+    cells = groups["value"].mean().dropna()
     cells["all"] = 1
-    for name, two in {"own_readout": "reading", "own_depth": "part"}.items():
-        cells[name] = cells["model"] + "\n" + cells[two]
+    for name, column in {"own_readout": "reading", "own_depth": "part"}.items():
+        cells[name] = cells["model"] + "\n" + cells[column]
     random = {name: f"0 + C({name})" for name in ("model", "task", "own_readout", "own_depth")}
     formula = "value ~ C(reading, Treatment('mean')) * C(part, Treatment('last'))"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `converged` tells
+        warnings.simplefilter("ignore")  # `converged` is checked
         fit = smf.mixedlm(formula, cells, groups="all", vc_formula=random, re_formula="0").fit(
             reml=True, method=["lbfgs"]
         )
@@ -471,12 +443,15 @@ def mixed_model(scores: pd.DataFrame) -> list[dict[str, Any]]:
         short = name.replace("C(reading, Treatment('mean'))", "readout").replace(
             "C(part, Treatment('last'))", "depth"
         )
-        told = {
-            "value": fit.params[name],
-            "ci_low": bounds.loc[name, 0],
-            "ci_high": bounds.loc[name, 1],
-        }
-        out.append({"kind": "mixed", "reading": short, **told})
+        out.append(
+            {
+                "kind": "mixed",
+                "reading": short,
+                "value": fit.params[name],
+                "ci_low": bounds.loc[name, 0],
+                "ci_high": bounds.loc[name, 1],
+            }
+        )
     return out
 
 
@@ -484,7 +459,7 @@ STUDY = Factorial()
 
 
 def summarize_stored(file: str) -> list[str]:
-    """What the study says of scores in a .csv file: model, task, readout, layer, depth, score."""
+    """Return the verdict on scores in a .csv file: model, task, readout, layer, depth, score."""
     stored = pd.read_csv(file).rename(columns={"readout": "reading", "score": "value"})
     return summarize(stored.assign(kind="score"), 0)[1]
 

@@ -1,16 +1,16 @@
-"""What does a short training change, and is it the same with another seed?
+"""Study `finetune`: the changes that a short training makes, over several seeds.
 
 Trains copies of a small model on one half of the texts, once per seed, and profiles them on the
-other half at chosen steps: `objective=contrastive` makes a fine-tuned embedding model (two
-augmented views of a text are to be alike, others not), as LLM2Vec is of its base (Fig. 13);
+other half at chosen steps. `objective=contrastive` makes a fine-tuned embedding model (two
+augmented views of a text become alike, others not), as LLM2Vec is of its base (Fig. 13).
 `objective=language` predicts the next token, and with `fresh=true` starts from random weights,
 which shows when curves take their shape (Fig. 4, 11). A seed decides the order of the texts, the
 views, and fresh weights.
 
 Table: `value` rows (each profile, by seed and step) and `change` rows: at every layer, a metric
 after the last step minus before training, the mean over seeds with Student's interval over seeds.
-Figure: the metrics before and after, a line per seed. Verdict: what changed, judged over seeds;
-with fewer than three nothing is called clear.
+Figure: the metrics before and after, a line per seed. Verdict: the changes, judged over seeds; with
+fewer than three seeds none is called clear.
 
     layerscope-paper study finetune controlled-ar --limit 120 --max-length 96 --out
     runs/finetune
@@ -42,8 +42,8 @@ from layerscope_paper.studies.base import Option, Result, Study
 from layerscope_paper.studies.shared.figures import (
     Figure,
     draw_panels,
+    measured_panels,
     panel_grid,
-    wanted_panels,
     with_heading,
 )
 from layerscope_paper.studies.shared.models import (
@@ -59,17 +59,17 @@ from layerscope_paper.studies.shared.numbers import in_short, join_words, studen
 from layerscope_paper.studies.shared.profiles import INVARIANCE, profile_rows
 
 OBJECTIVES = ("contrastive", "language")
-FEWEST_SEEDS = 3  # below this an interval over seeds says nothing
+FEWEST_SEEDS = 3  # below this an interval over seeds has no meaning
 _LEAST_TEXTS = 16
 _TEMPERATURE = 0.05
 _MEANS = {
-    "contrastive": "two views of a text are told from the others of the batch",
+    "contrastive": "the other view of a text is chosen among those of the batch",
     "language": "the next token is predicted",
 }
 
 
 class Finetune(Study):
-    """A short training, with seeds, and what it does to every layer."""
+    """A short training with several seeds, and the change of every layer."""
 
     name = "finetune"
     title = "What a short training changes, over seeds"
@@ -97,7 +97,7 @@ class Finetune(Study):
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
-        """Train and profile, one seed after the other; finished profiles are found again."""
+        """Train and profile, one seed after the other; finished profiles are read from disk."""
         request = canonical(request)
         options = request.options
         steps = sorted({0, *(int(step) for step in options["steps"])})
@@ -110,14 +110,14 @@ class Finetune(Study):
         measured = replace(request, texts=test, model_options={}, engine=None)
         runs: dict[tuple[int, int], Profile] = {}
         base = spec.open(request)
-        for seed in options["seeds"]:
-            found = _one_seed(measured, base, spec.label, int(seed), steps, list(train.texts), bar)
-            runs |= {(int(seed), step): run for step, run in found.items()}
-        rows = [
+        for seed in map(int, options["seeds"]):
+            by_step = _train_seed(measured, base, spec.label, seed, steps, list(train.texts), bar)
+            runs |= {(seed, step): run for step, run in by_step.items()}
+        tables = [
             profile_rows(run, spec.label, kind="value", seed=seed, step=step)
             for (seed, step), run in runs.items()
         ]
-        values = pd.concat(rows, ignore_index=True)
+        values = pd.concat(tables, ignore_index=True)
         table = pd.concat([values, changes(values, steps[-1])], ignore_index=True)
         conventions = {
             "models": {spec.label: base.identity},
@@ -132,31 +132,26 @@ class Finetune(Study):
         return Result(table, verdict(table, options, steps, spec.label), conventions, [])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """A panel per metric: dashed before, solid after, a color per seed."""
+        """Draw a panel per metric: a line per seed, light before training, dark after."""
         rows = table[table["kind"] == "value"]
-        panels = wanted_panels(rows)
+        panels = measured_panels(rows)
         figure, axes = panel_grid(panels, 0, 0.4)
         steps = sorted(rows["step"].unique())
-        rows = rows.assign(
-            line=[
-                f"{seed:.0f} {step:.0f}"
-                for seed, step in zip(rows["seed"], rows["step"], strict=True)
-            ]
-        )
-        shade = {
+        greys = {
             step: str(round(0.75 - 0.75 * i / max(1, len(steps) - 1), 2))
             for i, step in enumerate(steps)
         }
-        colors = {line: shade[step] for line, step in zip(rows["line"], rows["step"], strict=True)}
-        draw_panels(axes, rows, panels, "line", colors)
+        lines = rows["seed"].astype(str) + " " + rows["step"].astype(str)
+        colors = dict(zip(lines, rows["step"].map(greys), strict=True))
+        draw_panels(axes, rows.assign(line=lines), panels, "line", colors)
         return with_heading(
-            figure, manifest, size=8, more="; a line per seed, light before training, dark after"
+            figure, manifest, size=8, suffix="; a line per seed, light before training, dark after"
         )
 
 
 def split(texts: Corpus | None) -> tuple[Corpus, Corpus]:
-    """Two halves of a corpus, every other text of its canonical order: one to train on, one to
-    measure."""
+    """Return two halves of a corpus, every other text of its canonical order: one to train on, one
+    to measure."""
     assert texts is not None
     if len(texts) < 2 * _LEAST_TEXTS:
         raise LayerscopeError(
@@ -169,7 +164,7 @@ def split(texts: Corpus | None) -> tuple[Corpus, Corpus]:
     return first, second
 
 
-def _one_seed(
+def _train_seed(
     request: Request,
     base: LoadedModel,
     label: str,
@@ -178,23 +173,19 @@ def _one_seed(
     texts: list[str],
     bar: Progress,
 ) -> dict[int, Profile]:
-    """The profiles of one training, by step."""
+    """Train a copy of the model with one seed; return its profiles by step."""
     options = request.options
     names = {step: f"{label} seed {seed} step {step}" for step in steps}
     if not options["fresh"]:
         names[0] = f"{label} before training"  # the same for every seed
-    found = {
-        step: run
-        for step, name in names.items()
-        if (run := finished_profile(request, name)) is not None
-    }
-    if len(found) == len(steps):
-        return found
+    finished = {step: finished_profile(request, name) for step, name in names.items()}
+    runs = {step: run for step, run in finished.items() if run is not None}
+    if len(runs) == len(steps):
+        return runs
     torch.manual_seed(seed)
     module = fresh_copy(base, options["fresh"])
     model = wrap(module, base.tokenizer, label)
     trainer = Trainer(model, options, texts, seed)
-    runs: dict[int, Profile] = {}
     for step in steps:
         bar.begin(f"training {label}, seed {seed}|steps", max(1, step - trainer.step), 0)
         while trainer.step < step:
@@ -207,8 +198,8 @@ def _one_seed(
 
 
 def fresh_copy(base: LoadedModel, fresh: bool) -> nn.Module:
-    """A copy of a model's module that can be trained, in float32; `fresh`: of the same shape with
-    random weights."""
+    """Return a copy of a model's module that can be trained, in float32; `fresh`: of the same shape
+    with random weights."""
     module = type(base.module)(base.module.config) if fresh else copy.deepcopy(base.module)
     return module.float().to(base.device).requires_grad_(True)
 
@@ -240,19 +231,17 @@ class Trainer:
         self.loss = math.nan
 
     def advance(self) -> None:
-        """One step."""
+        """Train for one step."""
         self.model.module.train()
-        chosen = [
-            self.texts[i] for i in self.rng.choice(len(self.texts), self.batch, replace=False)
-        ]
-        loss = (
-            self._contrastive(chosen) if self.objective == "contrastive" else self._language(chosen)
-        )
+        rows = self.rng.choice(len(self.texts), self.batch, replace=False)
+        texts = [self.texts[i] for i in rows]
+        contrastive = self.objective == "contrastive"
+        loss = self._contrastive(texts) if contrastive else self._language(texts)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.module.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.step = self.step + 1
+        self.step += 1
         self.loss = float(loss.detach())
         if not math.isfinite(self.loss):
             raise LayerscopeError(
@@ -260,18 +249,15 @@ class Trainer:
             )
 
     def _states(self, texts: list[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """Token ids, mask and final states of texts."""
+        """Return token ids, mask and final states of texts."""
         ids = [row or [self.model.pad_id] for row in self.model.tokenize(texts, self.tokens).ids]
         batch = make_batch(ids, self.model.pad_id, self.model.device)
-        mask = (
-            torch.ones_like(batch.input_ids, dtype=torch.bool) if batch.mask is None else batch.mask
-        )
-        given: dict[str, Any] = (
-            {"attention_mask": mask.long()} if "attention_mask" in self.model._accepts else {}
-        )
-        if "use_cache" in self.model._accepts:
-            given["use_cache"] = False
-        output = self.model.module(input_ids=batch.input_ids, **given)
+        mask = batch.mask
+        if mask is None:
+            mask = torch.ones_like(batch.input_ids, dtype=torch.bool)
+        inputs = {"attention_mask": mask.long(), "use_cache": False}
+        accepted = {name: inputs[name] for name in inputs if name in self.model._accepts}
+        output = self.model.module(input_ids=batch.input_ids, **accepted)
         return batch.input_ids, mask, output.last_hidden_state
 
     def _contrastive(self, texts: list[str]) -> Tensor:
@@ -294,63 +280,59 @@ class Trainer:
 
 
 def changes(values: pd.DataFrame, last: int) -> pd.DataFrame:
-    """Per layer, metric and sink setting: after the last step minus before, over seeds."""
+    """Return, per layer, metric and sink setting, the value after the last step minus that before,
+    over seeds."""
     keys = ["model", "normalization", *names(PLACE), "metric", "sink"]
     raw = values[values["normalization"] == "raw"].set_index([*keys, "seed", "step"])["value"]
     change = (raw.xs(last, level="step") - raw.xs(0, level="step")).unstack("seed").dropna()
     rows = [student_interval(seeds).columns for seeds in change.to_numpy(float)]
-    table = pd.concat([change.index.to_frame(index=False), pd.DataFrame(rows)], axis=1).assign(
-        kind="change"
-    )
-    return table.sort_values(["layer", "site"], kind="stable").reindex(columns=values.columns)
+    table = pd.concat([change.index.to_frame(index=False), pd.DataFrame(rows)], axis=1)
+    table = table.assign(kind="change").sort_values(["layer", "site"], kind="stable")
+    return table.reindex(columns=values.columns)
 
 
 def verdict(
     table: pd.DataFrame, options: dict[str, Any], steps: list[int], label: str
 ) -> list[str]:
-    """Means over layers of each metric, per seed, with an interval over seeds."""
+    """Describe the mean over layers of each metric, with an interval over seeds."""
     values = table[
         (table["kind"] == "value") & (table["normalization"] == "raw") & (table["sink"] == "keep")
     ]
     means = values.groupby(["metric", "seed", "step"])["value"].mean()
     seeds = [int(seed) for seed in options["seeds"]]
     lines = []
-    more = []
+    invariance_signs = []
     for metric in dict.fromkeys(values["metric"]):
-        difference = np.array(
+        differences = np.array(
             [means[metric, seed, steps[-1]] - means[metric, seed, 0] for seed in seeds]
         )
-        found = student_interval(difference)
-        clear = found.sign if len(seeds) >= FEWEST_SEEDS else 0
-        word = {1: "rises", -1: "falls", 0: "does not clearly change"}[clear]
-        same = int((np.sign(difference) == np.sign(difference.mean())).sum())
+        interval = student_interval(differences)
+        sign = interval.sign if len(seeds) >= FEWEST_SEEDS else 0
+        verb = {1: "rises", -1: "falls", 0: "does not clearly change"}[sign]
+        agreeing = int((np.sign(differences) == np.sign(differences.mean())).sum())
         lines.append(
-            f"  {metrics()[metric].info.title} {word}: {found} averaged over layers; {same} of "
-            f"{len(seeds)} seeds agree in sign."
+            f"  {metrics()[metric].info.title} {verb}: {interval} averaged over layers; "
+            f"{agreeing} of {len(seeds)} seeds agree in sign."
         )
         if metric in INVARIANCE:
-            more.append(clear * INVARIANCE[metric])
+            invariance_signs.append(sign * INVARIANCE[metric])
     start = "from random weights" if options["fresh"] else f"of {label}"
-    head = (
+    answer = (
         f"{steps[-1]} steps of {options['objective']} training {start}, {len(seeds)} "
         f"seed{'s' * (len(seeds) > 1)}"
     )
     if len(seeds) < FEWEST_SEEDS:
-        head += f" (fewer than {FEWEST_SEEDS}: nothing is called clear)"
-    answer = head
-    if more:
-        up = sum(m > 0 for m in more)
-        down = sum(m < 0 for m in more)
+        answer += f" (fewer than {FEWEST_SEEDS}: nothing is called clear)"
+    if invariance_signs:
         answer += (
-            f": of {len(more)} metrics of augmentation invariance {up} clearly say more invariant "
-            f"and {down} less, over seeds"
+            f": of {len(invariance_signs)} metrics of augmentation invariance "
+            f"{invariance_signs.count(1)} clearly say more invariant and "
+            f"{invariance_signs.count(-1)} less, over seeds"
         )
     if len(steps) > 2 and "prompt_entropy" in set(values["metric"]):
-        moved = [
-            f"{means['prompt_entropy'].xs(step, level='step').mean():.2f} at step {step}"
-            for step in steps
-        ]
-        lines.append(f"  Mean prompt entropy over layers and seeds: {join_words(moved)}.")
+        entropies = means["prompt_entropy"].groupby("step").mean()
+        by_step = join_words(f"{entropies[step]:.2f} at step {step}" for step in steps)
+        lines.append(f"  Mean prompt entropy over layers and seeds: {by_step}.")
     return [in_short(answer), *lines]
 
 

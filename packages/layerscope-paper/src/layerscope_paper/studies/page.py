@@ -1,4 +1,4 @@
-"""Studies on the page: the verdict, the study's own figure and its table."""
+"""Studies in a report: the verdict, the study's figure and its table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import io
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.conventions import Reading
+from layerscope.core.identity import Reading
 from layerscope.extras import MissingExtraError
 from layerscope.report.section import Section
 
 
 def section(run: Any) -> Section:
-    """Return the answer first. The figure is the one in the run's folder, or drawn now."""
+    """Return a study's section of the report. The figure is the one in its folder, or is drawn
+    now."""
     m = run.manifest
     conventions = m.get("conventions", {})
     models = list(conventions.get("models", {}) or [])

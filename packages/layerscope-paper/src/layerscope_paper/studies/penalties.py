@@ -1,9 +1,9 @@
-"""Does compressing the middle layers make a model better?
+"""Study `penalties`: training with compressed or spread middle layers.
 
 Trains small autoregressive models of the controlled set on the texts given, with a penalty on the
 entropy of the tokens at their middle layers. All models of a seed share first weights and batches,
 so differences are paired. Held-out texts are measured with entropies of order 1, which no penalty
-is about, and by how well the first half of a text finds its second half (`found_again`).
+uses, and by the rank of a text's second half among all by its first half (`found_again`).
 
 Table: a row per weight, seed, layer and metric (`value`), and `change` rows: the difference to the
 models without a penalty, with Student's 95 % interval over seeds.
@@ -84,20 +84,20 @@ class Penalties(Study):
         return Result(table, verdict(table, middle), conventions)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """A panel per metric: the mean over seeds by layer, a color per weight."""
+        """Draw a panel per metric: the mean over seeds by layer, a color per weight."""
         figure, axes = grid(1, len(METRICS), 4.2 * len(METRICS), 3.4)
         for axis, metric in zip(axes[0], METRICS, strict=True):
             rows = table[(table["kind"] == "value") & (table["metric"] == metric)]
-            for place, (weight, own) in enumerate(rows.groupby("weight")):
-                mean = own.groupby("layer", as_index=False)["value"].mean()
-                axis.plot(mean["layer"], mean["value"], f"C{place}", label=f"weight {weight:g}")
+            for i, (weight, curves) in enumerate(rows.groupby("weight")):
+                mean = curves.groupby("layer")["value"].mean()
+                axis.plot(mean.index, mean, f"C{i}", label=f"weight {weight:g}")
             axis.legend(fontsize=7, frameon=False)
         label_axes(axes, [f"{metric} ({UNITS[metric]})" for metric in METRICS], x="layer")
         return figure
 
 
 def _measure(request: Request, model: Any, streams: Any, bar: Progress) -> list[dict[str, Any]]:
-    """Prompt entropy of the held-out texts, and whether their halves find each other, by layer."""
+    """Return, by layer, prompt entropy of the held-out texts and the ranks of their halves."""
     texts = streams.held_out_texts
     name = "prompt_entropy"
     length = request.options["length"]
@@ -121,24 +121,24 @@ def _measure(request: Request, model: Any, streams: Any, bar: Progress) -> list[
 
 
 def changes(table: pd.DataFrame) -> pd.DataFrame:
-    """Differences to weight 0, paired by seed: a row per weight, metric and layer."""
-    # a loss is of no layer
+    """Return differences to weight 0, paired by seed: a row per weight, metric and layer."""
+    # a loss has no layer
     wide = table.fillna({"layer": -1}).pivot_table(
         index=["metric", "layer"], columns=["weight", "seed"], values="value"
     )
     rows = []
     for weight in table["weight"].unique():
-        gained = wide[weight] - wide[0.0]
-        for place, change in zip(gained.index.to_list(), gained.to_numpy(float), strict=True):
-            interval = student_interval(change)
-            where = {"metric": place[0], "layer": place[1], "weight": weight}
-            rows.append({**where, "kind": "change", **interval.columns})
-    changed = pd.DataFrame(rows)
-    return changed[changed["weight"] != 0]
+        if weight == 0:
+            continue
+        for (metric, layer), change in (wide[weight] - wide[0.0]).iterrows():
+            place = {"metric": metric, "layer": layer, "weight": weight}
+            interval = student_interval(change.to_numpy(float))
+            rows.append({**place, "kind": "change", **interval.columns})
+    return pd.DataFrame(rows)
 
 
 def verdict(table: pd.DataFrame, middle: list[int]) -> list[str]:
-    """What each weight does to the loss, and to the middle layers."""
+    """Describe the effect of each weight on the loss and on the middle layers."""
     changed = table[table["kind"] == "change"]
     better = []
     sentences = []
@@ -146,16 +146,17 @@ def verdict(table: pd.DataFrame, middle: list[int]) -> list[str]:
         name = f"{'compressing' if weight > 0 else 'spreading'} by {abs(weight):g}"
         rows = changed[changed["weight"] == weight]
         loss = Interval.from_row(rows[rows["metric"] == "loss"].iloc[0])
-        parts = [f"held-out loss {loss} nats"]
+        phrases = [f"held-out loss {loss} nats"]
         helps = loss.sign < 0
         for metric in METRICS:
-            inside = rows[(rows["metric"] == metric) & rows["layer"].isin(middle)]
-            largest = inside.iloc[int(inside["value"].abs().to_numpy().argmax())]
+            inner = rows[(rows["metric"] == metric) & rows["layer"].isin(middle)]
+            largest = inner.iloc[int(inner["value"].abs().to_numpy().argmax())]
             change = Interval.from_row(largest)
-            parts.append(f"{metric} {change} at layer {int(largest['layer'])}")
+            phrases.append(f"{metric} {change} at layer {int(largest['layer'])}")
             helps = helps or (metric == "found_again" and change.sign > 0)
-        better += [name] if helps else []
-        sentences.append(f"{name}: {'; '.join(parts)}.")
+        if helps:
+            better.append(name)
+        sentences.append(f"{name}: {'; '.join(phrases)}.")
     answer = (
         f"{join_words(better) or 'no strength'} clearly improves the loss or finds texts better"
     )

@@ -1,11 +1,10 @@
-"""How does prompt entropy grow along the sequence, and does a model that was taught to reason keep
-more of it?
+"""Study `reasoning`: prompt entropy along the sequence, of one model or several.
 
-Measures the entropy of every prefix of every prompt at every layer, of one model or several
-(`prefix_entropies` has the mathematics). Finished prompts are on disk, one file each. With
-`generate`, each model first writes on after every text, the likeliest token at each step, and
-entropy is followed along the text and the trace; solutions written by people are measured without
-it, as texts (`--data openai/gsm8k:main/test --column answer`).
+Measures the entropy of every prefix of every prompt at every layer (`prefix_entropies` has the
+mathematics). Finished prompts are on disk, one file each. With `generate`, each model first
+continues every text with the likeliest token at each step, and entropy is measured along the text
+and this trace. Solutions written by people are measured without it, as texts (`--data
+openai/gsm8k:main/test --column answer`).
 
 Table: a row per model, layer, position and sink setting, with the spread between prompts (`sd`).
 Figure: entropy against tokens read, a column per group of layers, a color per model. Verdict: every
@@ -50,8 +49,8 @@ from layerscope_paper.studies.shared.figures import (
 from layerscope_paper.studies.shared.models import (
     Request,
     Spec,
+    cached_arrays,
     folder_name,
-    kept_arrays,
     read_prompts,
     read_specs,
 )
@@ -69,8 +68,8 @@ from layerscope_paper.studies.shared.numbers import (
     place_of,
 )
 
-_FEWEST_TOKENS = 3  # a shorter prompt has no prefix worth the name
-THIRDS = [f"the {part} third of the layers" for part in ("first", "middle", "last")]
+_FEWEST_TOKENS = 3  # of a prompt that is measured
+THIRDS = [f"the {place} third of the layers" for place in ("first", "middle", "last")]
 COLUMNS = ["model", *names(PLACE), "position", "metric", "sink", *names(VALUE), "sd"]
 
 
@@ -86,7 +85,7 @@ class Reasoning(Study):
         Option(
             "center",
             "prompt",
-            "mean to subtract: the whole prompt's, or the prefix's own (slower)",
+            "mean to subtract: the whole prompt's, or that of the prefix (slower)",
             ("prompt", "prefix"),
         ),
         Option(
@@ -101,7 +100,7 @@ class Reasoning(Study):
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
-        """Measure each model, one at a time; finished prompts are found again."""
+        """Measure each model, one at a time; finished prompts are read from disk."""
         measured = [measure(request, spec, bar) for spec in read_specs(request.models)]
         options = request.options
         conventions = {
@@ -123,12 +122,11 @@ class Reasoning(Study):
                 "the models cut texts into different tokens: position n is not the same place of a "
                 "text in all of them."
             )
-        return Result(
-            tabulate(measured, request.seed), verdict(measured, request.seed), conventions, notes
-        )
+        table = tabulate(measured, request.seed)
+        return Result(table, verdict(measured, request.seed), conventions, notes)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Entropy against position, a color per model, a column per group of layers."""
+        """Draw entropy against position, a color per model, a column per group of layers."""
         colors = model_colors(table)
         figure, axes = grid(1, len(THIRDS), 10.6, 3.6, sharey=True)
         table = table.assign(third=third_of(table["depth"].to_numpy()))
@@ -138,8 +136,8 @@ class Reasoning(Study):
         }
         for (g, axis), name, (sink, look) in product(enumerate(axes[0]), colors, looks.items()):
             rows = table[(table["third"] == g) & (table["model"] == name) & (table["sink"] == sink)]
-            # bands of single layers, averaged: layers of one prompt move together, so nothing is
-            # gained by averaging them
+            # bands of single layers, averaged: layers of one prompt move together, so the band of
+            # their mean is not narrower
             curve = rows.groupby("position", as_index=False)[["value", *INTERVAL]].mean()
             draw_band(axis, curve, colors[name], x="position", **look)
         label_axes(
@@ -157,7 +155,11 @@ class Reasoning(Study):
 @dataclass
 class MeasuredTraces:
     """One model: `values` by sink setting (prompts, layers, positions), NaN where a prompt is
-    shorter or a value undefined."""
+    shorter or a value undefined.
+
+    `texts` has the number of tokens of each text, `traces` of those that the model wrote after it;
+    `tokenizer` is a hash that differs between tokenizers.
+    """
 
     label: str
     identity: dict[str, Any]
@@ -166,36 +168,32 @@ class MeasuredTraces:
     values: dict[str, np.ndarray]
     tokenizer: str
     warnings: list[str] = field(default_factory=list)
-    texts: list[int] = field(
-        default_factory=list
-    )  # tokens of each text, before what the model wrote
-    traces: list[int] = field(default_factory=list)  # tokens that it wrote
+    texts: list[int] = field(default_factory=list)
+    traces: list[int] = field(default_factory=list)
 
     def curves(
         self, sink: str, third: int | None = None, positions: np.ndarray | None = None
     ) -> np.ndarray:
-        """(prompts, positions): the mean over a third of the layers, or over all."""
-        which = third_of(np.array([site.depth for site in self.sites]))
-        values = self.values[sink][:, (which == third) | (third is None)]
-        return defined_mean(
-            values if positions is None else values[:, :, np.isin(self.positions, positions)],
-            axis=1,
-        )
+        """Return (prompts, positions): the mean over a third of the layers, or over all."""
+        thirds = third_of(np.array([site.depth for site in self.sites]))
+        values = self.values[sink][:, (thirds == third) | (third is None)]
+        if positions is not None:
+            values = values[:, :, np.isin(self.positions, positions)]
+        return defined_mean(values, axis=1)
 
     def changes(self, sink: str, starts: Sequence[int], ends: Sequence[int], seed: int) -> str:
-        """What happens between two positions of each prompt, in each third of the layers."""
+        """Describe the change between two positions of each prompt, in each third of the layers."""
         rows = np.arange(len(starts))
         before, after = (
-            np.searchsorted(self.positions, at, side="right") - 1 for at in (starts, ends)
+            np.searchsorted(self.positions, places, side="right") - 1 for places in (starts, ends)
         )
-        there = (before >= 0) & (before < after)
-        parts = []
+        measured = (before >= 0) & (before < after)
+        phrases = []
         for third, name in enumerate(THIRDS):
             curves = self.curves(sink, third)
-            parts.append(
-                f"{mean_of(np.where(there, curves[rows, after] - curves[rows, before], np.nan), seed)} in {name}"
-            )
-        return "; ".join(parts)
+            change = np.where(measured, curves[rows, after] - curves[rows, before], np.nan)
+            phrases.append(f"{mean_of(change, seed)} in {name}")
+        return "; ".join(phrases)
 
 
 def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
@@ -228,7 +226,7 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
             def measure(ids: list[int] = ids, shown: np.ndarray = shown) -> dict[str, np.ndarray]:
                 return {"block": _prompt(model, sites, ids, shown, request)}
 
-            block = kept_arrays(file, measure)["block"]
+            block = cached_arrays(file, measure)["block"]
             for k, sink in enumerate(SINKS):
                 values[sink][i, :, : block.shape[2]] = block[k]
         bar.advance(1)
@@ -253,7 +251,7 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
 def _with_traces(
     model: LoadedModel, prompts: list[list[int]], count: int, folder: Path, bar: Progress
 ) -> list[list[int]]:
-    """The prompts, each with what the model writes after it; what was written is on disk."""
+    """Return the prompts, each with the model's continuation, which is stored on disk."""
     if not count:
         return prompts
     head = output_weights(model)
@@ -266,33 +264,33 @@ def _with_traces(
             written = write_on(model, head, ids, count) if ids else []
             return {"trace": np.array(written, dtype=np.int64)}
 
-        trace = kept_arrays(file, measure)["trace"]
+        trace = cached_arrays(file, measure)["trace"]
         out.append([*ids, *trace.tolist()])
         bar.advance(1)
     return out
 
 
 def output_weights(model: LoadedModel) -> Tensor:
-    """What turns a final state into scores of tokens: the input embeddings, where the model shares
-    them."""
+    """Return the weights that turn a final state into scores of tokens: the input embeddings, where
+    the model shares them."""
     config = getattr(model.module, "config", None)
-    if not getattr(config, "tie_word_embeddings", False) or model.identity["bidirectional"]:
-        why = (
-            "it is not a decoder"
-            if model.identity["bidirectional"]
-            else "its output layer is not loaded"
-        )
+    reason = ""
+    if model.identity["bidirectional"]:
+        reason = "it is not a decoder"
+    elif not getattr(config, "tie_word_embeddings", False):
+        reason = "its output layer is not loaded"
+    if reason:
         raise LayerscopeError(
-            f"{model.name} cannot write here: {why}. `generate` is for decoders that share input "
-            "and output embeddings (SmolLM2, Gemma 3, Qwen 2.5 up to 3B); texts that were written "
-            "elsewhere can be measured with generate=0."
+            f"{model.name} cannot write here: {reason}. `generate` is for decoders that share "
+            "input and output embeddings (SmolLM2, Gemma 3, Qwen 2.5 up to 3B); texts that were "
+            "written elsewhere can be measured with generate=0."
         )
     return model.module.get_input_embeddings().weight  # type: ignore[operator]
 
 
 def write_on(model: LoadedModel, head: Tensor, ids: Sequence[int], count: int) -> list[int]:
-    """At most `count` tokens after `ids`, the likeliest at each step, until the text ends or the
-    model's context is full."""
+    """Write at most `count` tokens after `ids`, the likeliest at each step, until the text ends or
+    the model's context is full."""
     ends = getattr(model.module.config, "eos_token_id", None)
     stop = set(ends if isinstance(ends, list) else [ends])
     room = count if model.max_length is None else min(count, model.max_length - len(ids))
@@ -314,27 +312,27 @@ def write_on(model: LoadedModel, head: Tensor, ids: Sequence[int], count: int) -
 def _prompt(
     model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.ndarray, request: Request
 ) -> np.ndarray:
-    """(sink settings, layers, lengths) of one prompt. Each layer's states are let go before the
-    next."""
-    out = np.full((len(SINKS), len(sites), len(lengths)), np.nan)
+    """Return entropies (sink settings, layers, lengths) of one prompt, layer by layer to save
+    memory."""
+    entropies = np.full((len(SINKS), len(sites), len(lengths)), np.nan)
 
-    def follow(prompt: int, index: int, raw: Tensor, state: Tensor) -> None:
+    def measure_layer(prompt: int, index: int, raw: Tensor, state: Tensor) -> None:
         rows = state.double()
         sink = int(torch.linalg.vector_norm(raw.double(), dim=-1).argmax())
-        others = torch.cat([rows[:sink], rows[sink + 1 :]])
-        fewer = np.where(lengths > sink, lengths - 1, lengths)  # what is left of each prefix
-        for k, (kept, counts) in enumerate(((rows, lengths), (others, fewer))):
-            distinct, back = np.unique(counts, return_inverse=True)
-            entropies = entropies_of_prefixes(kept, distinct.tolist(), request.options["center"])
-            out[k, index] = entropies.cpu().numpy()[back]
+        without_sink = torch.cat([rows[:sink], rows[sink + 1 :]])
+        lengths_without = np.where(lengths > sink, lengths - 1, lengths)
+        for k, (states, counts) in enumerate(((rows, lengths), (without_sink, lengths_without))):
+            distinct, inverse = np.unique(counts, return_inverse=True)
+            values = entropies_of_prefixes(states, distinct.tolist(), request.options["center"])
+            entropies[k, index] = values.cpu().numpy()[inverse]
 
-    read_prompts(model, sites, [ids], request.final_norm, follow)
-    return out
+    read_prompts(model, sites, [ids], request.final_norm, measure_layer)
+    return entropies
 
 
 def tabulate(measured: Sequence[MeasuredTraces], seed: int) -> pd.DataFrame:
-    """One row per model, layer, position and sink setting; `sd` is over prompts. Positions out of
-    reach are left out."""
+    """Return a row per model, layer, position and sink setting; `sd` is over prompts. Positions
+    that no prompt reaches are left out."""
     settings: list[tuple[dict[str, Any], np.ndarray]] = []
     for m, sink in product(measured, SINKS):
         for (j, site), (p, position) in product(enumerate(m.sites), enumerate(m.positions)):
@@ -354,7 +352,7 @@ def tabulate(measured: Sequence[MeasuredTraces], seed: int) -> pd.DataFrame:
 
 
 def third_of(depths: np.ndarray) -> np.ndarray:
-    """The third in which each depth lies.
+    """Return the third (0, 1, 2) in which each depth lies.
 
     >>> third_of(np.array([0.0, 0.2, 0.5, 0.9, 1.0])).tolist()
     [0, 0, 1, 2, 2]
@@ -363,30 +361,29 @@ def third_of(depths: np.ndarray) -> np.ndarray:
 
 
 def verdict(measured: Sequence[MeasuredTraces], seed: int) -> list[str]:
-    """Every other model against the first, then how entropy grows in each."""
+    """Describe every other model against the first, then the growth of entropy in each."""
     base, *others = measured
     short = [_answer(base, other, seed) for other in others]
-    out = [line for other in others for line in _compared(base, other, seed)]
+    out = [line for other in others for line in _compare(base, other, seed)]
     for m in measured:
         # from a quarter of the longest prompt to its end
-        whole = int(m.positions[-1])
+        end = int(m.positions[-1])
         count = len(m.values["keep"])
-        early = int(m.positions[np.searchsorted(m.positions, min(max(8, whole // 4), whole))])
-        grows = m.changes("keep", [early] * count, [whole] * count, seed)
-        out.append(f"{m.label}: from {early} to {whole} tokens prompt entropy changes by {grows}.")
+        start = int(m.positions[np.searchsorted(m.positions, min(max(8, end // 4), end))])
+        growth = m.changes("keep", [start] * count, [end] * count, seed)
+        out.append(f"{m.label}: from {start} to {end} tokens prompt entropy changes by {growth}.")
         if not others:
-            curve = m.curves("keep")[:, np.isin(m.positions, [early, whole])]
-            does = {1: "grows", -1: "falls", 0: "does not clearly change"}[
-                mean_of(curve[:, -1] - curve[:, 0], seed).sign
-            ]
+            curve = m.curves("keep")[:, np.isin(m.positions, [start, end])]
+            sign = mean_of(curve[:, -1] - curve[:, 0], seed).sign
+            verb = {1: "grows", -1: "falls", 0: "does not clearly change"}[sign]
             short = [
-                f"over all layers, prompt entropy of {m.label} {does} as more of a prompt is read"
+                f"over all layers, prompt entropy of {m.label} {verb} as more of a prompt is read"
             ]
-        wrote = [trace for trace in m.traces if trace]
-        if wrote:
+        written = [trace for trace in m.traces if trace]
+        if written:
             ends = [text + trace for text, trace in zip(m.texts, m.traces, strict=True)]
             out.append(
-                f"{m.label} wrote {np.mean(wrote):.0f} tokens after {len(wrote)} of "
+                f"{m.label} wrote {np.mean(written):.0f} tokens after {len(written)} of "
                 f"{len(m.traces)} texts; along them prompt entropy without the sink token changes "
                 f"by {m.changes('drop', m.texts, ends, seed)}."
             )
@@ -394,30 +391,26 @@ def verdict(measured: Sequence[MeasuredTraces], seed: int) -> list[str]:
 
 
 def _answer(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> str:
-    """Which of two models has the higher entropy over all layers, with the sink token and without
-    it."""
-    kept, dropped = (_difference(base, other, sink, None, seed)[0] for sink in SINKS)
-    text = (
+    """Compare the entropies of two models over all layers, with the sink token and without it."""
+    with_sink, without_sink = (_difference(base, other, sink, None, seed)[0] for sink in SINKS)
+    return (
         f"over all layers, prompt entropy of {other.label} is "
-        f"{DIFFERS[kept.sign]}{THAN[kept.sign]} {base.label}"
+        f"{DIFFERS[with_sink.sign]}{THAN[with_sink.sign]} "
+        f"{base.label}{change_without_sink(with_sink, without_sink, DIFFERS)}"
     )
-    return text + change_without_sink(kept, dropped, DIFFERS)
 
 
-def _compared(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> list[str]:
+def _compare(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> list[str]:
+    """Compare two models in each third of the layers, with the sink token and without it."""
     out = []
     for sink, note in (("keep", ""), ("drop", " without the sink token")):
-        parts = []
+        phrases = []
         for third, name in enumerate(THIRDS):
             difference, spread = _difference(base, other, sink, third, seed)
-            parts.append(f"{DIFFERS[difference.sign]} in {name}, {difference} nats{spread}")
+            phrases.append(f"{DIFFERS[difference.sign]} in {name}, {difference} nats{spread}")
         out.append(
-            (
-                f"{other.label} against {base.label}, prompt by prompt at equal numbers of "
-                f"tokens{note}: "
-            )
-            + "; ".join(parts)
-            + "."
+            f"{other.label} against {base.label}, prompt by prompt at equal numbers of "
+            f"tokens{note}: {'; '.join(phrases)}."
         )
     return out
 
@@ -425,30 +418,30 @@ def _compared(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> list[st
 def _difference(
     base: MeasuredTraces, other: MeasuredTraces, sink: str, third: int | None, seed: int
 ) -> tuple[Interval, str]:
-    """Other minus base at the positions that both have, and the ratio of their spreads between
-    prompts in words."""
+    """Return other minus base at the positions that both have, and the ratio of their spreads
+    between prompts in words."""
     shared = np.intersect1d(base.positions, other.positions)
-    one, two = (m.curves(sink, third, shared) for m in (base, other))
-    return mean_of(defined_mean(two - one), seed), _spread(one, two, seed)
+    base_curves, other_curves = (m.curves(sink, third, shared) for m in (base, other))
+    difference = mean_of(defined_mean(other_curves - base_curves), seed)
+    return difference, _spread(base_curves, other_curves, seed)
 
 
-def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
-    """The ratio of the spreads between prompts, over positions that all prompts of both reach, with
-    its interval."""
-    reached = np.isfinite(one).all(axis=0) & np.isfinite(two).all(axis=0)
-    if len(one) < 3 or not reached.any():
+def _spread(base: np.ndarray, other: np.ndarray, seed: int) -> str:
+    """Describe the ratio of the spreads between prompts, with its interval, over positions that all
+    prompts of both models reach."""
+    reached = np.isfinite(base).all(axis=0) & np.isfinite(other).all(axis=0)
+    count = len(base)
+    if count < 3 or not reached.any():
         return ""
-    one = one[:, reached]
-    two = two[:, reached]
 
     def ratio(rows: np.ndarray) -> float:
-        first = one[rows].std(axis=0, ddof=1).mean()
-        return float(two[rows].std(axis=0, ddof=1).mean() / first) if first > 0 else np.nan
+        base_spread, other_spread = (
+            values[:, reached][rows].std(axis=0, ddof=1).mean() for values in (base, other)
+        )
+        return float(other_spread / base_spread) if base_spread > 0 else np.nan
 
-    drawn = np.array(
-        [ratio(rows) for rows in bootstrap_rows(len(one), RESAMPLES // 4, [seed, len(one)])]
-    )
-    value = percentile_interval(ratio(np.arange(len(one))), drawn)
+    rows = bootstrap_rows(count, RESAMPLES // 4, [seed, count])
+    value = percentile_interval(ratio(np.arange(count)), np.array([ratio(r) for r in rows]))
     return f" (spread between prompts × {value.value:.2f}, {value.low:.2f} to {value.high:.2f})"
 
 

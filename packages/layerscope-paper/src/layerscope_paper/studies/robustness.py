@@ -1,9 +1,9 @@
-"""Which layers hold up when texts are perturbed?
+"""Study `robustness`: the scores of every layer on perturbed texts.
 
 Perturbs texts in four ways at rising levels (typing errors, words dropped, words out of order,
-words in capitals) and asks every layer two things. With labels: how often a linear probe that was
-trained on unchanged texts still puts a perturbed text right. Without: whether a perturbed text
-finds its own unchanged text again among all (mean reciprocal rank by cosine).
+words in capitals) and scores every layer twice. With labels: the accuracy on perturbed texts of a
+linear probe that was trained on unchanged texts. Without: the rank of a text's unchanged vector
+among all by cosine with its perturbed vector (mean reciprocal rank).
 
 Table: a row per kind of perturbation (`condition`), level, layer and metric, `accuracy:TASK` and
 `found_again`; `drop` rows are the paired change from the unchanged texts. Figure: a column per
@@ -57,31 +57,31 @@ from layerscope_paper.studies.shared.vectors import FOLDS, probe_hits, reciproca
 
 FOUND = "found_again"
 COLUMNS = ["model", "kind", "condition", "level", *names(PLACE), "metric", *names(VALUE)]
-_LEAST = 40  # labeled texts
+_LEAST = 40  # labeled texts of a task
 
 
-def mistyped(text: str, level: float, seed: int) -> str:
-    """Typing errors in a share of the words: the views that profiles compare, at this strength."""
+def mistype(text: str, level: float, seed: int) -> str:
+    """Return a text with typing errors in a share of its words, as in the views of profiles."""
     return augment(text, seed=seed, view=0, strength=level)
 
 
-def with_words_dropped(text: str, level: float, seed: int) -> str:
-    """Without a share of the words."""
+def leave_out_words(text: str, level: float, seed: int) -> str:
+    """Return a text without a share of its words."""
     return drop_words(text, _rng(text, seed), level)
 
 
-def out_of_order(text: str, level: float, seed: int) -> str:
-    """A share of the words in each other's places."""
+def shuffle_words(text: str, level: float, seed: int) -> str:
+    """Return a text with a share of its words in each other's places."""
     words = text.split()
     rng = _rng(text, seed)
-    chosen = np.flatnonzero(rng.random(len(words)) < level)
-    for here, there in zip(chosen, [words[i] for i in rng.permutation(chosen)], strict=True):
-        words[here] = there
+    places = np.flatnonzero(rng.random(len(words)) < level)
+    for place, word in zip(places, [words[i] for i in rng.permutation(places)], strict=True):
+        words[place] = word
     return " ".join(words)
 
 
-def in_capitals(text: str, level: float, seed: int) -> str:
-    """A share of the words in capitals."""
+def capitalize_words(text: str, level: float, seed: int) -> str:
+    """Return a text with a share of its words in capitals."""
     rng = _rng(text, seed)
     return " ".join(word.upper() if rng.random() < level else word for word in text.split())
 
@@ -91,10 +91,10 @@ def _rng(text: str, seed: int) -> np.random.Generator:
 
 
 PERTURBATIONS: dict[str, Callable[[str, float, int], str]] = {
-    "typos": mistyped,
-    "dropped": with_words_dropped,
-    "order": out_of_order,
-    "capitals": in_capitals,
+    "typos": mistype,
+    "dropped": leave_out_words,
+    "order": shuffle_words,
+    "capitals": capitalize_words,
 }
 
 
@@ -130,7 +130,7 @@ class Robustness(Study):
         measured = measure(request, model, sets, bar)
         conventions = {
             "models": {spec.label: model.identity},
-            "texts": {one.metric: len(one.texts) for one in sets},
+            "texts": {text_set.metric: len(text_set.texts) for text_set in sets},
             "probe": (
                 f"ridge on class indicators, trained on unchanged texts, {FOLDS} folds; "
                 "mean-pooled vectors"
@@ -142,49 +142,33 @@ class Robustness(Study):
             "levels": "the share of words touched",
             "intervals": "over texts; drops are paired",
         }
-        return Result(
-            tabulate(measured, spec.label, request.seed),
-            verdict(measured, request.seed),
-            conventions,
-        )
+        table = tabulate(measured, spec.label, request.seed)
+        return Result(table, verdict(measured, request.seed), conventions)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Scores against depth, colored by level: a column per perturbation."""
+        """Draw scores against depth, colored by level: a column per perturbation."""
         values = table[table["kind"] == "value"]
         kinds = [kind for kind in dict.fromkeys(values["condition"]) if kind != "none"]
         names = list(dict.fromkeys(values["metric"]))
-        figure, axes = grid(
-            len(names),
-            len(kinds),
-            3.0 * len(kinds) + 0.8,
-            2.7 * len(names) + 0.6,
-            sharex=True,
-            sharey="row",
-        )
+        width = 3.0 * len(kinds) + 0.8
+        height = 2.7 * len(names) + 0.6
+        figure, axes = grid(len(names), len(kinds), width, height, sharex=True, sharey="row")
         levels = sorted(values["level"].unique())
         for (i, metric), (j, kind) in product(enumerate(names), enumerate(kinds)):
-            draw_levels(
-                axes[i, j],
-                values[(values["metric"] == metric) & values["condition"].isin(["none", kind])],
-                levels,
-                0.12,
-            )
-        label_axes(
-            axes,
-            kinds,
-            [escape_math(metric.replace("_", " ").replace(":", ", ")) for metric in names],
-        )
+            rows = values[values["condition"].isin(["none", kind])]
+            draw_levels(axes[i, j], rows[rows["metric"] == metric], levels, 0.12)
+        label_axes(axes, kinds, [escape_math(_title(metric)) for metric in names])
         color_key(figure, list(axes.ravel()), [f"{level:g}" for level in levels], "share")
         return with_heading(figure, manifest, table["model"].iloc[0])
 
 
-# --- texts
-#   ----------------------------------------------------------------------------------------------------------------------
+def _title(metric: str) -> str:
+    return metric.replace("_", " ").replace(":", ", ")
 
 
 @dataclass(frozen=True)
 class TextSet:
-    """Texts that one score is taken on: with labels an accuracy, without them being found again."""
+    """Texts for one score: with labels an accuracy, without labels the rank of each text."""
 
     metric: str
     texts: list[str]
@@ -192,7 +176,7 @@ class TextSet:
 
 
 def read_set(name: str, request: Request) -> TextSet:
-    """Labeled texts of a catalogued task, or of a file, as many as asked for."""
+    """Return labeled texts of a catalogued task or of a file, at most `items` of them."""
     if Path(name).suffix and Path(name).exists():
         labeled = read_labels(name)
         if labeled.kind != "classification":
@@ -210,85 +194,67 @@ def read_set(name: str, request: Request) -> TextSet:
             )
         splits = entry.splits()
         rows = [(row["text"], row["label"]) for row in splits["test"]]
-    order = np.random.default_rng([request.seed, len(rows)]).permutation(len(rows))[
-        : request.options["items"]
-    ]
-    chosen = [rows[i] for i in order]
-    counts = Counter(label for _, label in chosen)
-    chosen = [row for row in chosen if counts[row[1]] >= FOLDS]  # a class must be in every fold
-    if len(chosen) < _LEAST or len({label for _, label in chosen}) < 2:
+    order = np.random.default_rng([request.seed, len(rows)]).permutation(len(rows))
+    drawn = [rows[i] for i in order[: request.options["items"]]]
+    counts = Counter(label for _, label in drawn)
+    usable = [(text, label) for text, label in drawn if counts[label] >= FOLDS]  # in every fold
+    labels = np.array([label for _, label in usable])
+    if len(usable) < _LEAST or len(set(labels.tolist())) < 2:
         raise DataError(
-            f"{name} has {len(chosen)} usable labeled texts; at least {_LEAST} in two classes are "
+            f"{name} has {len(usable)} usable labeled texts; at least {_LEAST} in two classes are "
             "needed."
         )
-    return TextSet(
-        f"accuracy:{Path(name).stem}",
-        [text for text, _ in chosen],
-        np.array([label for _, label in chosen]),
-    )
+    return TextSet(f"accuracy:{Path(name).stem}", [text for text, _ in usable], labels)
 
 
-# --- measuring
-#   ------------------------------------------------------------------------------------------------------------------
-
-
-Scores = dict[
-    tuple[str, str, float], np.ndarray
-]  # (layers, texts) by metric, perturbation and level; `none`, 0: unchanged
+# (layers, texts) by metric, perturbation and level; `none`, 0: unchanged
+Scores = dict[tuple[str, str, float], np.ndarray]
 
 
 def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: Progress) -> Scores:
-    """Every set of texts under every perturbation."""
-    options = request.options
-    wanted = [
-        (kind, float(level))
-        for kind in dict.fromkeys(options["kinds"])
-        for level in sorted(set(options["levels"]))
-    ]
-    bar.begin(
-        "texts and perturbed copies|texts", (1 + len(wanted)) * sum(len(one.texts) for one in sets)
-    )
-    out: Scores = {}
-    for one in sets:
-        name = folder_name(one.metric)
-        plain = vectors_of(request, model, one.texts, f"{name}-none", bar)["vectors"]
+    """Score every set of texts under every perturbation."""
+    levels = sorted({float(level) for level in request.options["levels"]})
+    settings = [("none", 0.0), *product(dict.fromkeys(request.options["kinds"]), levels)]
+    texts_read = len(settings) * sum(len(text_set.texts) for text_set in sets)
+    bar.begin("texts and perturbed copies|texts", texts_read)
+    measured: Scores = {}
+    for text_set in sets:
+        name = folder_name(text_set.metric)
+        texts = text_set.texts
+        plain = vectors_of(request, model, texts, f"{name}-none", bar)["vectors"]
         changed = []
-        for kind, level in wanted:
-            texts = [PERTURBATIONS[kind](text, level, request.seed) for text in one.texts]
-            changed.append(
-                vectors_of(request, model, texts, f"{name}-{kind}-{level:g}", bar)["vectors"]
-            )
-        settings = [("none", 0.0), *wanted]
-        if one.labels is None:
-            scores = [reciprocal_ranks(vectors, plain, one.texts) for vectors in [plain, *changed]]
+        for kind, level in settings[1:]:
+            perturbed = [PERTURBATIONS[kind](text, level, request.seed) for text in texts]
+            file_name = f"{name}-{kind}-{level:g}"
+            changed.append(vectors_of(request, model, perturbed, file_name, bar)["vectors"])
+        if text_set.labels is None:
+            scores = [reciprocal_ranks(vectors, plain, texts) for vectors in [plain, *changed]]
         else:
-            folds = stratified_folds(one.labels, FOLDS, 1, request.seed)[0]
-            scores = probe_hits(plain, changed, one.labels, folds)
+            folds = stratified_folds(text_set.labels, FOLDS, 1, request.seed)[0]
+            scores = probe_hits(plain, changed, text_set.labels, folds)
         for (kind, level), values in zip(settings, scores, strict=True):
-            out[one.metric, kind, level] = values
-    return out
+            measured[text_set.metric, kind, level] = values
+    return measured
 
 
 def tabulate(measured: Scores, label: str, seed: int) -> pd.DataFrame:
-    """A row per setting and layer: the score, and its change from the unchanged texts."""
-    parts: dict[tuple[str, str, str, float], np.ndarray] = {}
-    for (metric, kind, level), values in measured.items():
-        parts["value", metric, kind, level] = values.T
+    """Return a row per setting and layer: the score, and its change from the unchanged texts."""
+    values: dict[tuple[str, str, str, float], np.ndarray] = {}
+    for (metric, kind, level), scores in measured.items():
+        values["value", metric, kind, level] = scores.T
         if kind != "none":
-            parts["drop", metric, kind, level] = (values - measured[metric, "none", 0.0]).T
-    blocks = next(iter(parts.values())).shape[1] - 1
+            values["drop", metric, kind, level] = (scores - measured[metric, "none", 0.0]).T
+    blocks = next(iter(measured.values())).shape[0] - 1
     places = [whole_layer(layer, blocks) for layer in range(blocks + 1)]
-    return layer_table(
-        parts, ("kind", "metric", "condition", "level"), places, seed, COLUMNS, model=label
-    )
+    keys = ("kind", "metric", "condition", "level")
+    return layer_table(values, keys, places, seed, COLUMNS, model=label)
 
 
 def gain_over_last(values: np.ndarray, seed: int) -> tuple[Interval, list[int]]:
-    """How far the best layer is ahead of the last, with the layer chosen on one half of the texts
-    and judged on the other.
+    """Return the gain of the best layer over the last, with the layer chosen on one half of the
+    texts and judged on the other, and the layers chosen.
 
-    Both halves do both; per text (layers, texts). Also says which layers were chosen. Ties go to
-    the later layer.
+    `values` is (layers, texts). Each half serves both purposes. Ties go to the later layer.
     """
     half = np.random.default_rng([seed, values.shape[1]]).permutation(values.shape[1]) % 2
     gains = np.full(values.shape[1], np.nan)
@@ -302,38 +268,30 @@ def gain_over_last(values: np.ndarray, seed: int) -> tuple[Interval, list[int]]:
 
 
 def verdict(measured: Scores, seed: int) -> list[str]:
-    """For the unchanged texts and the highest level of each perturbation: the best layer against
-    the last."""
+    """Describe, for the unchanged texts and the highest level of each perturbation, the best layer
+    against the last."""
     out: list[str] = []
     signs: list[int] = []
     plain_signs: list[int] = []
     for metric in dict.fromkeys(metric for metric, _, _ in measured):
         unit = "% right" if metric != FOUND else "mean reciprocal rank × 100"
-        out.append(f"{metric.replace('_', ' ').replace(':', ', ')} ({unit}):")
+        out.append(f"{_title(metric)} ({unit}):")
         for kind in dict.fromkeys(k for m, k, _ in measured if m == metric):
-            level = max(one for m, k, one in measured if (m, k) == (metric, kind))
+            level = max(value for m, k, value in measured if (m, k) == (metric, kind))
             values = 100 * measured[metric, kind, level]
             gain, chosen = gain_over_last(values, seed)
             best = int(np.nanargmax(values.mean(1)))
             (plain_signs if kind == "none" else signs).append(gain.sign)
-            where = "unchanged" if kind == "none" else f"{kind} at {level:g}"
-            text = (
-                f"{where}: best {values[best].mean():.1f} at {name_layers([best])}, last layer "
-                f"{values[-1].mean():.1f}"
-            )
+            condition = "unchanged" if kind == "none" else f"{kind} at {level:g}"
             out.append(
-                f"  {text}; {name_layers(chosen)}, chosen on the other half of the texts: {gain} "
-                "points over the last."
+                f"  {condition}: best {values[best].mean():.1f} at {name_layers([best])}, last "
+                f"layer {values[-1].mean():.1f}; {name_layers(chosen)}, chosen on the other half "
+                f"of the texts: {gain} points over the last."
             )
-    ahead = sum(sign > 0 for sign in signs)
-    behind = sum(sign < 0 for sign in signs)
     answer = (
-        f"on perturbed texts an earlier layer clearly beats the last in {ahead} of {len(signs)} "
-        "cases and clearly loses to it in "
-    )
-    answer += (
-        f"{behind}; on unchanged texts it beats it in {sum(sign > 0 for sign in plain_signs)} of "
-        f"{len(plain_signs)}"
+        f"on perturbed texts an earlier layer clearly beats the last in {signs.count(1)} of "
+        f"{len(signs)} cases and clearly loses to it in {signs.count(-1)}; on unchanged texts it "
+        f"beats it in {plain_signs.count(1)} of {len(plain_signs)}"
     )
     return [in_short(answer), *out]
 

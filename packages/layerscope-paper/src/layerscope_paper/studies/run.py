@@ -1,4 +1,4 @@
-"""`study`: run one experiment on models and texts of your choice, and the run it returns."""
+"""`study`, which runs one experiment on any models and texts, and the run it returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from layerscope.capture import FINAL_NORMS
 from layerscope.command import Command, environment, make_manifest, run_in
-from layerscope.core.conventions import SEVERAL, Reading
+from layerscope.core.identity import SEVERAL, Reading
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.data import Corpus, load_corpus
 from layerscope.engines import Engine
@@ -30,14 +30,13 @@ from layerscope_paper.drawing import Figure
 from layerscope_paper.studies.base import STUDIES, Study
 from layerscope_paper.studies.shared.models import Request, Spec, read_spec
 
-# finished parts of a study, such as the profiles of its models, which can be opened on their own
+# a folder of intermediate results, such as the profiles of the models, which are runs themselves
 WORK = "parts"
 
 
 @dataclass
 class StudyRun(StoredRun):
-    """What `layerscope_paper.study` returns. `table` is tidy; `verdict` is the answer in plain
-    sentences."""
+    """The result of `layerscope_paper.study`: a tidy `table`, and a `verdict` in plain sentences."""
 
     kind: ClassVar[str] = "study"
     files: ClassVar[dict[str, str]] = {"study": "table"}
@@ -57,34 +56,30 @@ class StudyRun(StoredRun):
         return list(self.manifest["verdict"])
 
     def plot(self) -> Figure:
-        """The study's figure."""
+        """Return the study's figure."""
         return STUDIES.get(self.name).draw(self.table, self.manifest)
 
     def write(self, folder: RunFolder) -> None:
-        """The table, and the figure as figure.png and figure.svg."""
+        """Write the table, and the figure as figure.png and figure.svg."""
         super().write(folder)
         try:
             figure = self.plot()
             for kind in ("png", "svg"):
                 folder.write_file(f"figure.{kind}", partial(figure.savefig, format=kind))
-        except MissingExtraError as error:  # the numbers must not be lost for want of a picture
-            # not the command that installs it, which names a folder of this machine: others will
-            # read this
-            told = f"no figure was drawn: that needs the extra `{error.extra}`"
-            self.manifest["warnings"] = [*self.manifest["warnings"], told]
+        except MissingExtraError as error:  # the numbers must not be lost without matplotlib
+            # without the command that installs it, which names a folder of this machine
+            warning = f"no figure was drawn: that needs the extra `{error.extra}`"
+            self.manifest["warnings"] = [*self.manifest["warnings"], warning]
 
     def summary(self) -> dict[str, Any]:
-        """What a reader wants first, as plain values."""
+        """Return the answer and its settings as plain values."""
         facts = {
             name: self.manifest[name] for name in ("study", "title", "paper", "verdict", "options")
         }
         return {**facts, "rows": len(self.table), **super().summary()}
 
     def __repr__(self) -> str:
-        return (
-            f"<StudyRun {self.name}: {len(self.table)} rows. "
-            f"{self.verdict[0] if self.verdict else ''}>"
-        )
+        return f"<StudyRun {self.name}: {len(self.table)} rows. {''.join(self.verdict[:1])}>"
 
 
 def study(
@@ -106,32 +101,27 @@ def study(
     """Run one study; `layerscope-paper study list` names them.
 
     - `models`: names, folders, hub ids (with settings of their own if needed:
-      `org/base?bidirectional=true`), `LoadedModel`s, or
-      torch modules with their `tokenizer`.
+      `org/base?bidirectional=true`), `LoadedModel`s, or torch modules with their `tokenizer`.
     - `data`: texts, as for `layerscope.profile`.
     - `out`: a folder, which is resumed if it holds this very study.
     - `final_norm`: `raw` unless the study says otherwise (`scores`: `applied`).
     - `options`: the study's own options.
 
     Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) are plain keywords, as for `layerscope.profile`. They are for all models; what is written with a model
-    itself comes first.
+    gpus_per_worker, batch_size) are plain keywords, as for `layerscope.profile`. They apply to all
+    models; the settings written with a model come first.
 
-        run = layerscope_paper.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
+        run = layerscope_paper.study("extreme", "smollm2-135m", limit=40, levels=[0, 0.5, 1])
         run.verdict; run.table; run.plot()
     """
     chosen = STUDIES.get(name)
-    own = {option.name for option in chosen.options}
-    shared = {
+    study_options = {option.name for option in chosen.options}
+    run_options = {
         key: options.pop(key)
         for key in (*ModelOptions.names(), *EngineOptions.names())
-        if key in {*options} - own
+        if key in {*options} - study_options
     }
-    ways: dict[str, Any] = {
-        "engine": engine,
-        "progress": progress,
-    }
-    command = Command("study", shared, **ways)
+    command = Command("study", run_options, engine=engine, progress=progress)
     filled = chosen.fill(options)
     chosen.check_models(len(models))
     final_norm = final_norm or chosen.final_norm
@@ -142,30 +132,19 @@ def study(
     if seed < 0:
         raise InvalidValueError(f"seed must be 0 or more, not {seed}.")
     folder = None if out is None else RunFolder(out)
-    given = [
+    loaded = [
         model if isinstance(model, (str, Path, LoadedModel, Spec)) else wrap(model, tokenizer)
         for model in models
     ]
-    for spec in map(
-        read_spec, given
-    ):  # a misspelled name must not be found out after hours with the first
+    # a misspelled name must be refused before the first model is measured
+    for spec in map(read_spec, loaded):
         if isinstance(spec.model, (str, Path)):
             check_name(spec.model)
-    corpus = (
-        None
-        if chosen.models[0] == 0 and chosen.models[1] and not given
-        else _read_texts(chosen, data, column, limit)
-    )
-    request = Request(
-        given,
-        corpus,
-        filled,
-        seed,
-        command.loading,
-        final_norm,
-        max_length,
-        Path(),
-    )
+    fewest, most = chosen.models
+    texts = None
+    if chosen.texts and (loaded or fewest or not most):
+        texts = _read_texts(data, column, limit)
+    request = Request(loaded, texts, filled, seed, command.loading, final_norm, max_length, Path())
     request.batch_size = command.where.batch_size
     with command:
         request.engine = command.engine
@@ -183,21 +162,18 @@ def study(
         return run_in(folder, StudyRun, identify(chosen, request), compute, **settings)
 
 
-def _read_texts(chosen: Study, texts: Any, column: str | None, limit: int | None) -> Corpus | None:
-    if not chosen.texts:
-        return None
-    if isinstance(texts, Corpus):
-        if limit is not None or column is not None:
-            raise DataError(
-                "limit and column go with texts that are yet to be read: pass them to load_corpus "
-                "instead."
-            )
-        return texts
-    return load_corpus(texts, column=column, limit=limit)
+def _read_texts(data: Any, column: str | None, limit: int | None) -> Corpus:
+    if not isinstance(data, Corpus):
+        return load_corpus(data, column=column, limit=limit)
+    if limit is not None or column is not None:
+        raise DataError(
+            "limit and column go with texts that are not read yet: pass them to load_corpus."
+        )
+    return data
 
 
 def identify(chosen: Study, request: Request) -> dict[str, Any]:
-    """Everything that decides a study's numbers."""
+    """Return everything that decides a study's numbers."""
     return {
         "study": chosen.name,
         "models": chosen.identify(request),
@@ -210,14 +186,13 @@ def identify(chosen: Study, request: Request) -> dict[str, Any]:
     }
 
 
-def _measure(
-    chosen: Study,
-    request: Request,
-    bar: Progress,
-) -> StudyRun:
-    """Run a study."""
+def _measure(chosen: Study, request: Request, bar: Progress) -> StudyRun:
+    """Run a study, and return its table and manifest."""
     clock = time.perf_counter()
-    corpus = request.texts
+    texts = request.texts
+    corpus = None
+    if texts is not None:
+        corpus = {"name": texts.name, "fingerprint": texts.fingerprint, **texts.source}
     result = chosen.run(request, bar)
     common: dict[str, Any] = {"seed": request.seed}
     if chosen.texts:
@@ -229,10 +204,8 @@ def _measure(
         title=chosen.title,
         paper=chosen.paper,
         options=atomic.plain(request.options),
-        corpus=None
-        if corpus is None
-        else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
-        texts=None if corpus is None else len(corpus),
+        corpus=corpus,
+        texts=None if texts is None else len(texts),
         conventions={**common, **result.conventions},
         verdict=result.verdict,
         warnings=result.warnings,

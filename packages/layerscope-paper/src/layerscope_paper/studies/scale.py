@@ -1,4 +1,4 @@
-"""Does the shape of the curves change with a model's size?
+"""Study `scale`: the curves of several sizes of one family.
 
 Profiles several sizes of one family on the same texts and puts them on one axis of depth.
 
@@ -17,20 +17,21 @@ import pandas as pd
 from layerscope.progress import Progress
 from layerscope_paper.studies.base import METRICS, Result, Study
 from layerscope_paper.studies.shared.figures import Figure, draw_ordered
-from layerscope_paper.studies.shared.models import (
-    Request,
-    canonical,
-    read_specs,
-    token_fingerprint,
-)
+from layerscope_paper.studies.shared.models import Request, canonical, read_specs
 from layerscope_paper.studies.shared.numbers import SINKS, in_short, mean_of
-from layerscope_paper.studies.shared.profiles import Profiles, by_layer, deeper, invariance
+from layerscope_paper.studies.shared.profiles import (
+    Profiles,
+    by_layer,
+    deeper,
+    invariance,
+    token_counts,
+)
 
 _DEEPENS = {1: "deepens", -1: "gets shallower", 0: "does not clearly change"}
 
 
 class Scale(Study):
-    """Does the shape of the curves change with size?"""
+    """The curves of several sizes of one family."""
 
     name = "scale"
     title = "Sizes of a family, layer by layer"
@@ -41,14 +42,13 @@ class Scale(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile each size, smallest first in table and verdict."""
         request = canonical(request)
-        specs = read_specs(request.models)
-        given = Profiles.of(request, specs, bar, "prompt_entropy")
-        sizes = {label: int(run.manifest["model"]["parameters"]) for label, run in given.items()}
+        unordered = Profiles.of(request, read_specs(request.models), bar, "prompt_entropy")
+        sizes = {label: run.manifest["model"]["parameters"] for label, run in unordered.items()}
         sizes = dict(sorted(sizes.items(), key=lambda pair: (pair[1], pair[0])))
-        runs = Profiles(request, {label: given[label] for label in sizes})
+        runs = Profiles(request, {label: unordered[label] for label in sizes})
         table = runs.table({label: {"parameters": size} for label, size in sizes.items()})
         warnings = runs.warnings
-        if len({token_fingerprint(request, spec) for spec in specs} - {None}) > 1:
+        if len({tuple(token_counts(run)) for run in runs.values()}) > 1:
             warnings.insert(
                 0,
                 (
@@ -68,7 +68,7 @@ class Scale(Study):
         return Result(table, verdict(runs, sizes), runs.conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """A panel per metric, a color per size."""
+        """Draw a panel per metric, a color per size."""
         sizes = (
             table.drop_duplicates("model")
             .sort_values("parameters")
@@ -85,17 +85,20 @@ class Scale(Study):
 
 
 def verdict(runs: Profiles, sizes: dict[str, int]) -> list[str]:
-    """What the dip does from the smallest size to the largest, with the sink token and without
-    it."""
-    (smallest, one), *_, (largest, other) = runs.items()
+    """Describe the change of the dip from the smallest size to the largest, with the sink token and
+    without it."""
+    labels = list(runs)
+    smallest = labels[0]
+    largest = labels[-1]
     valleys = runs.valleys
-    kept, dropped = deeper(valleys[0], valleys[-1], runs.seed)
-    where = (
-        f"from {smallest} ({sizes[smallest] / 1e6:.3g} M) to {largest} ({sizes[largest] / 1e6:.3g} "
-        "M)"
-    )
-    text = f"The deepest dip of prompt entropy {_DEEPENS[kept.sign]} {where}: {kept} nats"
-    out = [f"{text}; without the sink token it {_DEEPENS[dropped.sign]}, {dropped}."]
+    with_sink, without_sink = deeper(valleys[0], valleys[-1], runs.seed)
+    change = _DEEPENS[with_sink.sign]
+    without = f"without the sink token it {_DEEPENS[without_sink.sign]}"
+    out = [
+        f"The deepest dip of prompt entropy {change} from {smallest} "
+        f"({sizes[smallest] / 1e6:.3g} M) to {largest} ({sizes[largest] / 1e6:.3g} M): {with_sink} "
+        f"nats; {without}, {without_sink}."
+    ]
     if len(valleys) > 2:
         steps = [
             f"{a.label} → {b.label} {deeper(a, b, runs.seed)[0]}" for a, b in pairwise(valleys)
@@ -105,17 +108,19 @@ def verdict(runs: Profiles, sizes: dict[str, int]) -> list[str]:
     means = []
     for sink in SINKS:
         small, large = (
-            by_layer(run, "prompt_entropy", sink, runs.texts).mean(1) for run in (one, other)
+            by_layer(runs[label], "prompt_entropy", sink, runs.texts).mean(1)
+            for label in (smallest, largest)
         )
         means.append(mean_of(large - small, runs.seed))
     out.append(
         f"Mean over layers, {largest} minus {smallest}: {means[0]}; without the sink token "
         f"{means[1]}."
     )
-    same = f"without the sink token it {_DEEPENS[dropped.sign]}"
-    tail = "the same holds without the sink token" if kept.sign == dropped.sign else same
-    answer = f"with size, the deepest dip of prompt entropy {_DEEPENS[kept.sign]}; {tail}"
-    return [in_short(answer), *out, *invariance(one, other, (smallest, largest))]
+    if with_sink.sign == without_sink.sign:
+        without = "the same holds without the sink token"
+    answer = f"with size, the deepest dip of prompt entropy {change}; {without}"
+    views = invariance(runs[smallest], runs[largest], (smallest, largest))
+    return [in_short(answer), *out, *views]
 
 
 STUDY = Scale()

@@ -1,4 +1,4 @@
-"""Which step of a block compresses: attention, the MLP, or the residual sums?
+"""Study `sublayers`: the change that attention, MLP and residual sums make inside every block.
 
 Measures prompt entropy and the effective rank of a prompt's tokens at every state inside every
 block, with the sink token and without it, and takes the differences between neighboring states as
@@ -6,8 +6,8 @@ the block's residual structure connects them.
 
 Table: `state` rows (values at every site), `step` rows (the change made by every step of every
 block) and `mean step` rows (its mean over blocks). Figure: both metrics against depth, a line per
-kind of state. Verdict: where the residual stream falls most, which step does it, and what is left
-of the fall without the sink token.
+kind of state. Verdict: the largest fall along the residual stream, the steps that cause it, and the
+fall without the sink token.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from layerscope_paper.studies.shared.figures import (
     draw_band,
     grid,
     label_axes,
+    legend,
     with_heading,
 )
 from layerscope_paper.studies.shared.models import (
     Request,
     Spec,
+    cached_arrays,
     canonical,
-    kept_arrays,
-    most_tokens,
+    max_tokens,
     profile_of,
     read_specs,
     runs_elsewhere,
@@ -107,40 +108,37 @@ class Sublayers(Study):
     models = (1, 1)
 
     def run(self, request: Request, bar: Progress) -> Result:
-        """Profile all sub-sites, then take the steps between them apart."""
+        """Profile all sub-sites, then take the differences between neighboring states."""
         request = canonical(request)
-        given = read_specs(request.models)[0]
-        model = given.open(request)
-        parts = {part for taps in model.anatomy.taps for part in taps}
-        if not parts:
+        spec = read_specs(request.models)[0]
+        model = spec.open(request)
+        names = sub_sites(model.anatomy)
+        if not names:
             raise LayerscopeError(
-                f"{given.label} is read as the {model.anatomy.family} family, which names no "
-                "states inside its blocks. Studies of whole layers (extreme, compare, scale) work; "
-                "so does another family= that fits the model."
+                f"{spec.label} is read as the {model.anatomy.family} family, which names no states "
+                "inside its blocks. Studies of whole layers (extreme, compare, scale) work; so "
+                "does another family= that fits the model."
             )
-        spec = given if runs_elsewhere(request) else Spec(model, given.label)
-        run = profile_of(request, spec, ["prompt_entropy"], bar, SITES)
+        profiled = spec if runs_elsewhere(request) else Spec(model, spec.label)
+        run = profile_of(request, profiled, ["prompt_entropy"], bar, SITES)
         sites = expand_sites(SITES, model.anatomy)
         values = {("prompt_entropy", sink): by_layer(run, "prompt_entropy", sink) for sink in SINKS}
         # of prompts that have tokens, by prompt number
-        ids = [
-            row
-            for row in model.tokenize(list(request.texts or ()), most_tokens(request, model)).ids
-            if len(row)
-        ]
-        ranks = kept_arrays(
+        tokens = model.tokenize(list(request.texts or ()), max_tokens(request, model))
+        ids = [row for row in tokens.ids if len(row)]
+        ranks = cached_arrays(
             request.work / "prompt-ranks.safetensors",
             lambda: prompt_ranks(model, sites, ids, request.final_norm, bar),
         )
         values |= {("prompt_effective_rank", sink): ranks[sink] for sink in SINKS}
-        steps = block_steps(parts, model.anatomy.residual)
-        inside = Inside(given.label, sites, steps, model.n_blocks, values)
-        table = tabulate(inside, request.seed)
-        sentences = verdict(inside, request.seed) + [
-            f"This model: {line}" for line in what_is_missing(model.anatomy)
+        steps = block_steps(names, model.anatomy.residual)
+        states = BlockStates(spec.label, sites, steps, model.n_blocks, values)
+        table = tabulate(states, request.seed)
+        sentences = verdict(states, request.seed) + [
+            f"This model: {line}" for line in missing_sub_sites(model.anatomy)
         ]
         conventions = {
-            "models": {given.label: model.identity},
+            "models": {spec.label: model.identity},
             "residual": model.anatomy.residual,
             "rows": "centered-unit",
             "prompt_effective_rank": (
@@ -158,46 +156,33 @@ class Sublayers(Study):
         return Result(table, sentences, conventions, run.manifest["warnings"])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """A line per kind of state against depth: entropy and effective rank, with and without the
-        sink."""
+        """Draw a line per kind of state against depth: entropy and effective rank, with and without
+        the sink."""
         states = table[table["kind"] == "state"]
         single = manifest["conventions"].get("residual") == "single"
         figure, axes = grid(2, 2, 9.6, 6.2, sharex=True, sharey="row")
-        handles: dict[str, Any] = {}
+        colors: dict[str, str] = {}
+        dashes: dict[str, Any] = {}
         for axis, (metric, sink) in zip(axes.ravel(), product(_METRICS, _SINKS), strict=True):
-            chosen = states[(states["metric"] == metric) & (states["sink"] == sink)]
-            for part, (name, color, dash) in _LOOKS.items():
-                rows = (
-                    chosen[chosen["part"].isin([part, "embed"])]
-                    if part == "output"
-                    else chosen[chosen["part"] == part]
-                )
-                if (rows["part"] == part).any():
-                    draw_band(
-                        axis,
-                        rows,
-                        color,
-                        alpha=0.10,
-                        linestyle=dash,
-                        linewidth=2.0 if part == "output" else 1.3,
-                    )
-                    handles[name.replace("attention", "mixer") if single else name] = axis.lines[-1]
+            values = states[(states["metric"] == metric) & (states["sink"] == sink)]
+            for state, (name, color, dash) in _LOOKS.items():
+                if not (values["part"] == state).any():
+                    continue
+                drawn = [state, "embed"] if state == OUTPUT else [state]
+                rows = values[values["part"].isin(drawn)]
+                width = 2.0 if state == OUTPUT else 1.3
+                draw_band(axis, rows, color, alpha=0.10, linestyle=dash, linewidth=width)
+                shown = name.replace("attention", "mixer") if single else name
+                colors[shown] = color
+                dashes[shown] = dash
         label_axes(axes, _SINKS.values(), _METRICS.values(), "depth (block / blocks)")
-        figure.legend(
-            list(handles.values()),
-            list(handles),
-            loc="outside lower center",
-            ncols=3,
-            frameon=False,
-            fontsize=8,
-        )
+        legend(figure, colors, dashes, loc="outside lower center", ncols=3, fontsize=8)
         return with_heading(figure, manifest, table["model"].iloc[0])
 
 
 @dataclass(frozen=True)
 class BlockStep:
-    """One step: its name, the state it starts from and the one it ends with; `kind` is branch,
-    norm, sum or back.
+    """One step between two states of a block; its `kind` is branch, norm, sum or back.
 
     `sum` goes along the residual stream; `back` compares the same sum with the branch that is added
     to it.
@@ -209,41 +194,48 @@ class BlockStep:
     kind: str
 
 
-def block_steps(parts: set[str], residual: str) -> list[BlockStep]:
-    """The steps among the sub-sites that a block has.
+def sub_sites(anatomy: Anatomy) -> set[str]:
+    """Return the names of the sub-sites that the blocks have."""
+    return {name for taps in anatomy.taps for name in taps}
+
+
+def block_steps(names: set[str], residual: str) -> list[BlockStep]:
+    """Return the steps among the sub-sites that a block has.
 
     >>> [step.name for step in block_steps({"norm1", "attn"}, "single")]
     ['norm', 'mixer', 'residual sum', 'mixer → sum']
     """
     single = residual == "single"
-    both = "mid" in parts
+    two_sums = "mid" in names
     attention = "mixer" if single else "attention"
-    summed = "sum and norm" if residual == "post-norm" else "residual sum"
-    before = "mid" if both else STREAM
+    total = "sum and norm" if residual == "post-norm" else "residual sum"
+    mlp_input = "mid" if two_sums else STREAM
     steps = [
         BlockStep("norm" if single else "norm before attention", STREAM, "norm1", "norm"),
-        BlockStep(attention, "norm1" if "norm1" in parts else STREAM, "attn", "branch"),
-        BlockStep(f"{summed} after attention", STREAM, "mid", "sum"),
+        BlockStep(attention, "norm1" if "norm1" in names else STREAM, "attn", "branch"),
+        BlockStep(f"{total} after attention", STREAM, "mid", "sum"),
         BlockStep("attention → sum", "attn", "mid", "back"),
-        BlockStep("norm before MLP", before, "norm2", "norm"),
-        BlockStep("MLP", "norm2" if "norm2" in parts else before, "mlp", "branch"),
-        BlockStep(f"{summed} after MLP" if both else summed, before, OUTPUT, "sum"),
-        *([] if both else [BlockStep(f"{attention} → sum", "attn", OUTPUT, "back")]),
+        BlockStep("norm before MLP", mlp_input, "norm2", "norm"),
+        BlockStep("MLP", "norm2" if "norm2" in names else mlp_input, "mlp", "branch"),
+        BlockStep(f"{total} after MLP" if two_sums else total, mlp_input, OUTPUT, "sum"),
+        BlockStep(f"{attention} → sum", "attn", OUTPUT, "back"),
         BlockStep("MLP → sum", "mlp", OUTPUT, "back"),
     ]
-    return [step for step in steps if {step.start, step.end} <= {*parts, STREAM, OUTPUT}]
+    if two_sums:  # attention is added at `mid`
+        del steps[7]
+    return [step for step in steps if {step.start, step.end} <= {*names, STREAM, OUTPUT}]
 
 
 def site_of_state(state: str, block: int) -> str:
-    """The name of a site from a state of a block."""
+    """Return the name of a site from a state of a block."""
     if state == STREAM:
         return site_of(block)
     return site_of(block + 1) if state == OUTPUT else f"block.{block}.{state}"
 
 
-def what_is_missing(anatomy: Anatomy) -> list[str]:
-    """In words, the sub-sites that this model does not have, and why."""
-    have = {part for taps in anatomy.taps for part in taps}
+def missing_sub_sites(anatomy: Anatomy) -> list[str]:
+    """Describe the sub-sites that this model does not have, with the reason."""
+    names = sub_sites(anatomy)
     sentences = []
     if anatomy.residual == "parallel":
         sentences.append(
@@ -260,7 +252,7 @@ def what_is_missing(anatomy: Anatomy) -> list[str]:
             "the norm comes after each sum: `mid` and the block's output are normed, and branches "
             "read them so."
         )
-    missing = [part for part in ("attn", "mid", "mlp", "norm1", "norm2") if part not in have]
+    missing = [name for name in ("attn", "mid", "mlp", "norm1", "norm2") if name not in names]
     if missing and not sentences:
         sentences.append(f"not measured, as this model has none: {', '.join(missing)}.")
     return sentences
@@ -273,10 +265,10 @@ def prompt_ranks(
     final_norm: str,
     bar: Progress,
 ) -> dict[str, np.ndarray]:
-    """exp of the entropy of σ / Σσ of each prompt's rows, prepared as for prompt entropy: (prompts,
-    sites) by sink setting."""
+    """Return exp of the entropy of σ / Σσ of each prompt's rows, prepared as for prompt entropy:
+    (prompts, sites) by sink setting."""
     bar.begin("effective rank of prompts|texts", len(ids))
-    out = {sink: np.full((len(ids), len(sites)), np.nan) for sink in SINKS}
+    ranks = {sink: np.full((len(ids), len(sites)), np.nan) for sink in SINKS}
     last = len(sites) - 1
 
     def measure(items: list[int], batch: Batch, index: int, raw: Tensor, state: Tensor) -> None:
@@ -289,16 +281,16 @@ def prompt_ranks(
             state, mask, position, Options(), curvature=False, dtype=torch.float64
         )
         for sink, matrices in prepared.matrices.items():
-            out[sink][items, index] = effective_rank(eigvalsh(matrices)).cpu().numpy()
+            ranks[sink][items, index] = effective_rank(eigvalsh(matrices)).cpu().numpy()
         bar.advance(len(items) if index == last else 0)
 
     read_states(model, ids, sites, final_norm, measure)  # type: ignore[arg-type]
-    return out
+    return ranks
 
 
 @dataclass
-class Inside:
-    """What was measured inside a model: per-prompt values at sites, and the steps between them."""
+class BlockStates:
+    """Per-prompt values at the sites inside a model, and the steps between the sites."""
 
     label: str
     sites: list[Site]
@@ -307,12 +299,12 @@ class Inside:
     values: Values
 
     def at(self, metric: str, sink: str, site: str) -> np.ndarray:
-        """Values (prompts,) at a site."""
+        """Return values (prompts,) at a site."""
         names = [s.name for s in self.sites]
         return self.values[metric, sink][:, names.index(site)]
 
     def change(self, metric: str, sink: str, step: BlockStep, block: int) -> np.ndarray:
-        """What a step does in a block, prompt by prompt."""
+        """Return the change that a step makes in a block, prompt by prompt."""
         return self.at(metric, sink, site_of_state(step.end, block)) - self.at(
             metric, sink, site_of_state(step.start, block)
         )
@@ -320,155 +312,140 @@ class Inside:
     def mean_change(
         self, metric: str, sink: str, steps: Sequence[BlockStep], blocks: Sequence[int]
     ) -> np.ndarray:
-        """The mean over blocks and steps, prompt by prompt; undefined ones are left out."""
-        return defined_mean(
-            np.stack([self.change(metric, sink, step, k) for step in steps for k in blocks]), axis=0
-        )
+        """Return the mean over blocks and steps, prompt by prompt; undefined ones are left out."""
+        changes = [self.change(metric, sink, step, k) for step in steps for k in blocks]
+        return defined_mean(np.stack(changes), axis=0)
 
 
-def tabulate(inside: Inside, seed: int) -> pd.DataFrame:
-    """Values at every site (`state`), changes by every step (`step`), and their means over blocks
-    (`mean step`)."""
+def tabulate(states: BlockStates, seed: int) -> pd.DataFrame:
+    """Return values at every site (`state`), changes by every step (`step`), and their means over
+    blocks (`mean step`)."""
     settings: list[tuple[dict[str, Any], np.ndarray]] = []
-    blocks = range(inside.n_blocks)
-    for metric, sink in inside.values:
-        common = {"model": inside.label, "metric": metric, "sink": sink}
-        for site in inside.sites:
-            part = site.part or ("embed" if site.block is None else "output")
-            state = {**common, "kind": "state", "block": site.block, "part": part, **place_of(site)}
-            settings.append((state, inside.at(metric, sink, site.name)))
-        for step in inside.steps:
-            own = {**common, "step": step.name, "part": step.kind}
+    blocks = range(states.n_blocks)
+    for metric, sink in states.values:
+        common = {"model": states.label, "metric": metric, "sink": sink}
+        for site in states.sites:
+            state = site.part or ("embed" if site.block is None else OUTPUT)
+            place = {"kind": "state", "block": site.block, "part": state, **place_of(site)}
+            settings.append(({**common, **place}, states.at(metric, sink, site.name)))
+        for step in states.steps:
+            common_step = {**common, "step": step.name, "part": step.kind}
             for k in blocks:
                 place = {
+                    "kind": "step",
                     "block": k,
                     "site": site_of_state(step.end, k),
                     "layer": k + 1,
-                    "depth": (k + 0.5) / inside.n_blocks,
+                    "depth": (k + 0.5) / states.n_blocks,
                 }
-                settings.append(
-                    ({**own, "kind": "step", **place}, inside.change(metric, sink, step, k))
-                )
-            settings.append(
-                ({**own, "kind": "mean step"}, inside.mean_change(metric, sink, [step], blocks))
-            )
+                settings.append(({**common_step, **place}, states.change(metric, sink, step, k)))
+            mean = states.mean_change(metric, sink, [step], blocks)
+            settings.append(({**common_step, "kind": "mean step"}, mean))
     return mean_table(settings, seed, COLUMNS).astype(
         {"block": "Int64", "layer": "Int64", "depth": float}
     )
 
 
-def verdict(inside: Inside, seed: int) -> list[str]:
-    """Where the stream falls and which step does it, with the sink token and without it; then the
-    mean over all blocks."""
-    sums = [step for step in inside.steps if step.kind == "sum"]
-    short, out = _fall(inside, sums, seed)
+def verdict(states: BlockStates, seed: int) -> list[str]:
+    """Describe the fall of the stream and the steps that cause it, with the sink token and without
+    it; then the mean over all blocks."""
+    sums = [step for step in states.steps if step.kind == "sum"]
+    short, out = _fall(states, sums, seed)
     for metric, name, unit in (
         ("prompt_entropy", "prompt entropy", " nats"),
         ("prompt_effective_rank", "effective rank", ""),
     ):
-        kept, dropped = means_of(
-            (inside.mean_change(metric, s, sums, range(inside.n_blocks)) for s in SINKS), seed
+        with_sink, without_sink = means_of(
+            (states.mean_change(metric, s, sums, range(states.n_blocks)) for s in SINKS), seed
         )
-        text = (
-            f"On average over all blocks, the {name} of a prompt's tokens {MOVES[kept.sign]} in a "
-            f"residual sum: {kept}{unit}"
+        out.append(
+            f"On average over all blocks, the {name} of a prompt's tokens {MOVES[with_sink.sign]} "
+            f"in a residual sum: {with_sink}{unit}; without the sink token {without_sink}."
         )
-        out.append(f"{text}; without the sink token {dropped}.")
     for sink, words in (
         ("keep", "Mean over blocks: prompt entropy is"),
         ("drop", "Without the sink token it is"),
     ):
-        out.append(f"{words} {_each(inside, 'prompt_entropy', sink, seed)}.")
+        out.append(f"{words} {_describe_steps(states, 'prompt_entropy', sink, seed)}.")
     return [in_short(short), *out]
 
 
-def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[str]]:
-    """The answer in short; then the stream's largest fall, which sums cause it, and what is left
-    without the sink token."""
-    stream = [site_of(layer) for layer in range(inside.n_blocks + 1)]
-    curve = np.array([np.nanmean(inside.at("prompt_entropy", "keep", site)) for site in stream])
+def _fall(states: BlockStates, sums: list[BlockStep], seed: int) -> tuple[str, list[str]]:
+    """Return the answer in short; then the stream's largest fall, the sums that cause it, and the
+    fall without the sink token."""
+    stream = [site_of(layer) for layer in range(states.n_blocks + 1)]
+    curve = np.array([np.nanmean(states.at("prompt_entropy", "keep", site)) for site in stream])
     low = int(np.argmin(curve - np.maximum.accumulate(curve)))
     top = int(np.argmax(curve[: low + 1]))
     if low == top:
         return "prompt entropy never falls along the residual stream", []
-    whole = {}
-    parts = {}
+    falls = {}
+    by_sum = {}
     for sink in SINKS:
-        change = inside.at("prompt_entropy", sink, stream[low]) - inside.at(
-            "prompt_entropy", sink, stream[top]
-        )
-        whole[sink] = mean_of(change, seed)
-        moved = {
-            step.name: sum(inside.change("prompt_entropy", sink, step, k) for k in range(top, low))
-            for step in sums
-        }
-        parts[sink] = join_words(
-            f"{mean_of(np.asarray(change), seed)} in the {name}" for name, change in moved.items()
-        )
-    kept = whole["keep"]
-    dropped = whole["drop"]
-    where = f"from layer {top} to layer {low}"
+        ends = [states.at("prompt_entropy", sink, stream[layer]) for layer in (top, low)]
+        falls[sink] = mean_of(ends[1] - ends[0], seed)
+        phrases = []
+        for step in sums:
+            steps = [states.change("prompt_entropy", sink, step, k) for k in range(top, low)]
+            phrases.append(f"{mean_of(np.sum(steps, axis=0), seed)} in the {step.name}")
+        by_sum[sink] = join_words(phrases)
+    span = f"from layer {top} to layer {low}"
     out = [
-        (
-            f"Prompt entropy along the residual stream falls most {where}, {kept} nats: "
-            f"{parts['keep']}."
-        ),
-        f"Without the sink token: {dropped}, {parts['drop']}.",
+        f"Prompt entropy along the residual stream falls most {span}, {falls['keep']} nats: "
+        f"{by_sum['keep']}.",
+        f"Without the sink token: {falls['drop']}, {by_sum['drop']}.",
     ]
-    changes = [
-        (inside.change("prompt_entropy", "keep", step, k), step, k)
-        for step in sums
-        for k in range(inside.n_blocks)
-    ]
-    values, step, k = min(changes, key=lambda change: float(np.nanmean(change[0])))
-    without = mean_of(inside.change("prompt_entropy", "drop", step, k), seed)
-    text = (
-        f"The single step that lowers it most is the {step.name} in block.{k}, "
-        f"{mean_of(values, seed)}"
+    step, k = min(
+        product(sums, range(states.n_blocks)),
+        key=lambda key: float(np.nanmean(states.change("prompt_entropy", "keep", *key))),
     )
-    out.append(f"{text}; without the sink token {without}.")
-    if not kept.sign:
+    with_sink, without_sink = (
+        mean_of(states.change("prompt_entropy", sink, step, k), seed) for sink in SINKS
+    )
+    out.append(
+        f"The single step that lowers it most is the {step.name} in block.{k}, {with_sink}; "
+        f"without the sink token {without_sink}."
+    )
+    fall = falls["keep"]
+    fall_without = falls["drop"]
+    if not fall.sign:
         return (
-            f"no clear compression: the largest fall of prompt entropy, {where}, is uncertain",
+            f"no clear compression: the largest fall of prompt entropy, {span}, is uncertain",
             out,
         )
-    # no surer than the intervals
-    left = "it is not clear whether anything is left without the sink token"
-    if dropped.high < 0:
-        left = (
-            f"{min(1.0, dropped.value / kept.value):.0%} of it is left without the sink token"
-        ).replace("%", " %")
-    elif dropped.low > kept.high:
-        left = "it is gone without the sink token"
-    return (
-        (
-            f"prompt entropy falls most {where}, and {left}; the largest single step is the "
-            f"{step.name} in block.{k}"
-        ),
-        out,
+    # no more certain than the intervals
+    remainder = "it is not clear whether anything is left without the sink token"
+    if fall_without.high < 0:
+        share = 100 * min(1.0, fall_without.value / fall.value)
+        remainder = f"{share:.0f} % of it is left without the sink token"
+    elif fall_without.low > fall.high:
+        remainder = "it is gone without the sink token"
+    answer = (
+        f"prompt entropy falls most {span}, and {remainder}; the largest single step is the "
+        f"{step.name} in block.{k}"
     )
+    return answer, out
 
 
-def _each(inside: Inside, metric: str, sink: str, seed: int) -> str:
-    """The steps that lower it, those that raise it, each with its mean over blocks; those that do
-    neither are named."""
+def _describe_steps(states: BlockStates, metric: str, sink: str, seed: int) -> str:
+    """Name the steps that lower a metric and those that raise it, each with its mean over blocks,
+    and those that do neither."""
+    blocks = range(states.n_blocks)
     means = {
-        step.name: mean_of(inside.mean_change(metric, sink, [step], range(inside.n_blocks)), seed)
-        for step in inside.steps
+        step.name: mean_of(states.mean_change(metric, sink, [step], blocks), seed)
+        for step in states.steps
         if step.kind != "back"
     }
-    sentences = []
-    for sign, word in ((-1, "lowered by"), (1, "raised by")):
-        some = sorted(
-            ((name, mean) for name, mean in means.items() if mean.sign == sign),
-            key=lambda pair: -abs(pair[1].value),
-        )
-        if some:
-            sentences.append(f"{word} {', '.join(f'{name} {mean}' for name, mean in some)}")
+    by_size = sorted(means.items(), key=lambda pair: -abs(pair[1].value))
+    phrases = []
+    for sign, verb in ((-1, "lowered by"), (1, "raised by")):
+        steps = [f"{name} {mean}" for name, mean in by_size if mean.sign == sign]
+        if steps:
+            phrases.append(f"{verb} {', '.join(steps)}")
     unclear = [name for name, mean in means.items() if mean.sign == 0]
     if unclear:
-        sentences.append(f"not clearly moved by {join_words(unclear)}")
-    return "; ".join(sentences)
+        phrases.append(f"not clearly moved by {join_words(unclear)}")
+    return "; ".join(phrases)
 
 
 STUDY = Sublayers()

@@ -1,4 +1,4 @@
-"""Studies in the terminal: the list of them, their options, and what a finished one says."""
+"""Studies in the terminal: their list, their options, and the verdict of a finished one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from layerscope_paper.studies.run import StudyRun
 
 
 def print_studies() -> None:
-    """Every study on a line."""
+    """Print a line per study."""
     table = headed_table()
     for heading in ("study", "what it does", "paper", "models"):
         table.add_column(heading)
@@ -24,9 +24,9 @@ def print_studies() -> None:
     print("`layerscope-paper study list NAME` shows a study's options.")
 
 
-def print_options(chosen: Sequence[Study]) -> None:
-    """The options of some studies."""
-    for study in chosen:
+def print_options(studies: Sequence[Study]) -> None:
+    """Print the options of some studies."""
+    for study in studies:
         paper = f" ({study.paper})" if study.paper else ""
         print(f"{study.name}: {study.title}{paper}; models: {study.model_count}")
         for option in study.options:
@@ -39,8 +39,7 @@ def print_options(chosen: Sequence[Study]) -> None:
 
 
 def studies_as_dict(names: Sequence[str]) -> list[dict[str, Any]]:
-    """The same as plain values."""
-    chosen = [STUDIES.get(name) for name in names] if names else list(STUDIES.all().values())
+    """Return studies (by default all) and their options as plain values."""
     return [
         {
             "name": study.name,
@@ -52,12 +51,12 @@ def studies_as_dict(names: Sequence[str]) -> list[dict[str, Any]]:
                 {"name": o.name, "default": o.default, "help": o.help} for o in study.options
             ],
         }
-        for study in chosen
+        for study in map(STUDIES.get, names or STUDIES.all())
     ]
 
 
 def print_study(run: StudyRun) -> None:
-    """The verdict; the curves are in the figure."""
+    """Print the verdict of a study; its curves are in the figure."""
     console = Console(highlight=False)
     paper = f"  ({run.manifest['paper']})" if run.manifest["paper"] else ""
     console.print(f"[bold]{escape(run.manifest['title'])}[/bold]{escape(paper)}")

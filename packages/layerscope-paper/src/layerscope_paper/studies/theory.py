@@ -1,4 +1,4 @@
-"""Do the paper's theorems hold? Does a computer find a matrix that breaks them?
+"""Study `theory`: the paper's theorems, tested on random and on adversarial cases.
 
 Tries Lemma 1 and Theorems 1, 5, 6 and 7 (as printed, corrected, and with the trace divided out) on
 random cases of several kinds, then climbs from random cases towards a violation. It needs no model
@@ -7,7 +7,6 @@ and no texts.
 Table: `margin` rows (one per statement, kind and search, with the counter-example), `point` and
 `dataset_entropy` rows for the figure. Figure: Theorem 1 as a cloud of matrices; Theorems 5 and 6
 with and without the trace. Verdict: a sentence per statement.
-
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from layerscope_paper.theorems.trials import (
 
 COLUMNS = ["theorem", "version", "statement", "kind", "search", "metric", "x"]
 COLUMNS += [*names(VALUE), "violations", "holds", "counterexample"]
-_POINTS = 60  # matrices of each kind that are drawn
+_POINTS = 60  # matrices of each kind in the figure
 _SIZES = (2, 4, 8, 16, 32)  # prompts N, at D = 16
 _DRAWS = 40
 
@@ -86,7 +85,7 @@ class Theory(Study):
         return Result(table, verdict(trials, table), conventions, [])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Theorem 1 as a cloud of matrices; Theorems 5 and 6 with and without the trace."""
+        """Draw Theorem 1 as a cloud of matrices; Theorems 5 and 6 with and without the trace."""
         figure, axes = grid(1, 2, 9.6, 4.0)
         _draw_ranks(axes[0, 0], table[table["metric"] == "point"])
         _draw_entropies(axes[0, 1], table[table["metric"] == "dataset_entropy"])
@@ -94,13 +93,13 @@ class Theory(Study):
 
 
 def try_all(matrices: int, starts: int, steps: int, seed: int, bar: Progress) -> list[Trial]:
-    """All trials, statement by statement and kind by kind."""
+    """Return all trials, statement by statement and kind by kind."""
     trials = []
     bar.begin("theorems|kinds of case", sum(len(s.kinds) for s in STATEMENTS))
     for statement in STATEMENTS:
-        each = max(1, -(-matrices // (statement.every * len(statement.kinds))))
+        cases = max(1, -(-matrices // (statement.every * len(statement.kinds))))
         for kind in statement.kinds:
-            trials.append(search(statement, kind, each, seed))
+            trials.append(search(statement, kind, cases, seed))
             if statement.nudge is not None and starts and steps:
                 trials.append(search(statement, kind, starts, seed, steps))
             bar.advance(1)
@@ -108,42 +107,40 @@ def try_all(matrices: int, starts: int, steps: int, seed: int, bar: Progress) ->
 
 
 def tabulate(trials: Sequence[Trial], seed: int) -> pd.DataFrame:
-    """`margin` rows are the trials (value: the tightest margin, n: checks); `point` and
-    `dataset_entropy` rows are drawn."""
+    """Return `margin` rows of the trials (value: the tightest margin, n: checks), and `point` and
+    `dataset_entropy` rows for the figure."""
     rows: list[dict[str, Any]] = [
         {
-            "theorem": t.statement.theorem, "version": t.statement.version, "statement": t.statement.text, "kind": t.kind,
-            "search": t.search, "metric": "margin", "value": t.margin, "n": t.checks, "violations": t.violations,
-            "holds": t.holds, "counterexample": t.counterexample,
+            "theorem": t.statement.theorem,
+            "version": t.statement.version,
+            "statement": t.statement.text,
+            "kind": t.kind,
+            "search": t.search,
+            "metric": "margin",
+            "value": t.margin,
+            "n": t.checks,
+            "violations": t.violations,
+            "holds": t.holds,
+            "counterexample": t.counterexample,
         }
         for t in trials
-    ]  # fmt: skip
+    ]
     return pd.DataFrame([*rows, *_rank_rows(seed), *_entropy_rows(seed)], columns=COLUMNS)
 
 
 def _rank_rows(seed: int) -> list[dict[str, Any]]:
-    """Entropy rank (x) and effective rank (value) of some matrices of each kind."""
+    """Return the entropy rank (x) and effective rank (value) of some matrices of each kind."""
     rows = []
-    for k, kind in enumerate(KINDS):
-        for i in range(_POINTS):
-            z = draw_matrix(kind, np.random.default_rng([seed, k, i]))["z"]
-            x = math.exp(renyi(shares(z), 1.0))
-            rows.append(
-                {
-                    "theorem": "Theorem 1",
-                    "kind": kind,
-                    "metric": "point",
-                    "x": x,
-                    "value": effective_rank(z),
-                    "n": 1,
-                }
-            )
+    for (k, kind), i in product(enumerate(KINDS), range(_POINTS)):
+        z = draw_matrix(kind, np.random.default_rng([seed, k, i]))["z"]
+        point = {"x": math.exp(renyi(shares(z), 1.0)), "value": effective_rank(z), "n": 1}
+        rows.append({"theorem": "Theorem 1", "kind": kind, "metric": "point", **point})
     return rows
 
 
 def _entropy_rows(seed: int) -> list[dict[str, Any]]:
-    """S_2 of N prompts (x) with and without the trace, for maximal and minimal prompt entropy: the
-    mean over draws."""
+    """Return S_2 of N prompts (x) with and without the trace, for maximal and minimal prompt
+    entropy: the mean over draws."""
     rows = []
     width = 16
     for n in _SIZES:
@@ -158,53 +155,42 @@ def _entropy_rows(seed: int) -> list[dict[str, Any]]:
                 value = -math.log(collisions(q, divided=version == "trace divided"))
                 drawn_values.setdefault((name, version), []).append(value)
         for (name, version), values in drawn_values.items():
-            drawn = (
-                np.random.default_rng([seed, n])
-                .choice(values, (RESAMPLES, len(values)))
-                .mean(axis=1)
-            )
-            mean = percentile_interval(float(np.mean(values)), drawn)
-            rows.append(
-                {
-                    "theorem": name, "version": version, "kind": f"D={width}", "metric": "dataset_entropy", "x": n,
-                    **mean.columns, "n": len(values),
-                }
-            )  # fmt: skip
+            rng = np.random.default_rng([seed, n])
+            means = rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)
+            interval = percentile_interval(float(np.mean(values)), means, len(values))
+            setting = {"theorem": name, "version": version, "kind": f"D={width}", "x": n}
+            rows.append({**setting, "metric": "dataset_entropy", **interval.columns})
     return rows
 
 
 def verdict(trials: Sequence[Trial], table: pd.DataFrame) -> list[str]:
-    """Theorem 1 first, then every statement in the paper's order."""
+    """Describe Theorem 1 first, then every statement in the paper's order."""
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.statement.theorem, trial.statement.version), []).append(trial)
-    first = sorted(groups, key=lambda key: key[0] != "Theorem 1")
-    broken = [key for key, tried in groups.items() if not all(t.holds for t in tried)]
-    printed = list(
-        dict.fromkeys(theorem for theorem, version in broken if version.startswith("printed"))
-    )
-    standing = (
-        "every corrected version holds"
-        if all(version != "corrected" for _, version in broken)
-        else "see below"
-    )
-    answer = (
-        f"{join_words(printed)} can be broken as printed, and {standing}"
-        if printed
-        else "no statement was broken as printed"
-    )
-    return [in_short(answer), *(_sentence(groups[key]) for key in first), _trace(table)]
+    order = sorted(groups, key=lambda key: key[0] != "Theorem 1")
+    broken = [key for key, group in groups.items() if not all(t.holds for t in group)]
+    printed = dict.fromkeys(theorem for theorem, version in broken if version.startswith("printed"))
+    answer = "no statement was broken as printed"
+    if printed:
+        corrected = "every corrected version holds"
+        if any(version == "corrected" for _, version in broken):
+            corrected = "see below"
+        answer = f"{join_words(printed)} can be broken as printed, and {corrected}"
+    return [in_short(answer), *(_sentence(groups[key]) for key in order), _trace(table)]
 
 
 def _sentence(trials: Sequence[Trial]) -> str:
+    """Describe the outcome of one statement."""
     statement = trials[0].statement
     name = f"{statement.theorem}, {statement.version}: {statement.text}."
-    if not all(t.holds for t in trials):
-        worst = min((t for t in trials if not t.holds), key=lambda t: t.margin)
-        where = json.loads(worst.counterexample)
-        origin = f"{where['kind']}, seed {where['seed']}" + (
-            f", step {where['climbed']} of the climb" if "climbed" in where else ""
-        )
+    failed = [t for t in trials if not t.holds]
+    if failed:
+        worst = min(failed, key=lambda t: t.margin)
+        case = json.loads(worst.counterexample)
+        origin = f"{case['kind']}, seed {case['seed']}"
+        if "climbed" in case:
+            origin += f", step {case['climbed']} of the climb"
         return (
             f"{name} False: broken by {_counts(trials, broken=True)}, by up to {-worst.margin:.3g} "
             f"({origin})."
@@ -217,58 +203,53 @@ def _sentence(trials: Sequence[Trial]) -> str:
         )
     margin = min(t.margin for t in trials)
     tight = "it is met exactly by some" if abs(margin) <= SLACK else f"tightest margin {margin:.2g}"
-    empty = ""
+    text = f"{name} Holds in {_counts(trials)}; {tight}."
     if (statement.theorem, statement.version) == ("Theorem 5", "printed"):
-        empty = (
+        text += (
             " But it says nothing: where its probability is above zero, ε is more than "
             f"{emptiness():,.0f} times N/L²."
         )
-    return f"{name} Holds in {_counts(trials)}; {tight}.{empty}"
+    return text
 
 
 def _counts(trials: Sequence[Trial], broken: bool = False) -> str:
-    parts = []
-    for way in ("random", "adversarial"):
-        chosen = [t for t in trials if t.search == way]
-        if chosen:
-            checks = sum(t.checks for t in chosen)
-            wrong = sum(t.violations for t in chosen)
-            parts.append(
-                f"{wrong:,} of {checks:,} {way} cases" if broken else f"{checks:,} {way} cases"
-            )
-    return " and ".join(parts)
+    """Return the numbers of cases by search; with `broken`, those of violations too."""
+    phrases = []
+    for name in dict.fromkeys(t.search for t in trials):
+        group = [t for t in trials if t.search == name]
+        violations = f"{sum(t.violations for t in group):,} of " if broken else ""
+        phrases.append(f"{violations}{sum(t.checks for t in group):,} {name} cases")
+    return " and ".join(phrases)
 
 
 def _trace(table: pd.DataFrame) -> str:
-    rows = table[table["metric"] == "dataset_entropy"].set_index(["theorem", "version", "x"])[
-        "value"
-    ]
-    sizes = rows.index.get_level_values("x")
-    few = int(sizes.min())
-    many = int(sizes.max())
+    """Describe the effect of the trace on Theorems 5 and 6."""
+    rows = table[table["metric"] == "dataset_entropy"]
+    values = rows.set_index(["theorem", "version", "x"])["value"]
+    few = int(rows["x"].min())
+    many = int(rows["x"].max())
 
     def at(version: str, n: int) -> list[str]:
-        return [f"{float(rows[theorem, version, n]):.2f}" for theorem in ("Theorem 5", "Theorem 6")]
+        return [f"{values[theorem, version, n]:.2f}" for theorem in ("Theorem 5", "Theorem 6")]
 
-    fair = at("trace divided", many)
+    divided = at("trace divided", many)
     printed = at("printed", many)
-    start = at("printed", few)
+    printed_few = at("printed", few)
     return (
         f"Once the trace is divided out, Theorems 5 and 6 say the same: {many} prompts in 16 "
-        f"dimensions have S_2 = {fair[0]} nats under maximal and {fair[1]} under minimal prompt "
-        f"entropy. As printed, S_2 falls as prompts are added (from {few} to {many}: {start[0]} to "
-        f"{printed[0]} and {start[1]} to {printed[1]}) and goes below zero: the difference between "
-        "the theorems is the length of the mean vectors, not their diversity."
+        f"dimensions have S_2 = {divided[0]} nats under maximal and {divided[1]} under minimal "
+        f"prompt entropy. As printed, S_2 falls as prompts are added (from {few} to {many}: "
+        f"{printed_few[0]} to {printed[0]} and {printed_few[1]} to {printed[1]}) and goes below "
+        "zero: the difference between the theorems is the length of the mean vectors, not their "
+        "diversity."
     )
 
 
 def _draw_ranks(axis: Any, points: pd.DataFrame) -> None:
-    for color, (kind, rows) in zip(
-        [*COLORS, "grey"], points.groupby("kind", sort=False), strict=False
-    ):
-        axis.scatter(
-            rows["x"], rows["value"], s=8, color=color, alpha=0.7, linewidths=0, label=kind
-        )
+    kinds = points.groupby("kind", sort=False)
+    look: dict[str, Any] = {"s": 8, "alpha": 0.7, "linewidths": 0}
+    for color, (kind, rows) in zip([*COLORS, "grey"], kinds, strict=False):
+        axis.scatter(rows["x"], rows["value"], color=color, label=kind, **look)
     top = float(points["value"].max()) * 1.05
     axis.plot([1, top], [1, top], color="grey", linewidth=1)
     axis.fill_between([1, top], [1, top], [1, 1], color="grey", alpha=0.12, linewidth=0)
@@ -295,25 +276,18 @@ def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
         (COLORS[0], "Theorem 5", "maximal"),
         (COLORS[1], "Theorem 6", "minimal"),
     ):
-        mine = rows[rows["theorem"] == theorem]
+        curves = dict(iter(rows[rows["theorem"] == theorem].groupby("version")))
         label = f"{name} prompt entropy (Th. {theorem[-1]})"
-        printed, divided = (
-            mine[mine["version"] == version] for version in ("printed", "trace divided")
-        )
-        draw_band(
-            axis,
-            printed,
-            color,
-            x="x",
-            label=f"{label}, as printed: no trace",
-            linestyle=":",
-            linewidth=1.3,
-        )
-        # the two solid curves lie on each other: one is drawn as marks on the other
-        look: dict[str, Any] = dots if name == "minimal" else {"linewidth": 1.6}
-        draw_band(axis, divided, color, x="x", label=f"{label}, trace divided out", **look)
+        look: dict[str, Any] = {"linestyle": ":", "linewidth": 1.3}
+        look["label"] = f"{label}, as printed: no trace"
+        draw_band(axis, curves["printed"], color, x="x", **look)
+        # the two solid curves coincide, so one is drawn as marks
+        look = dots if name == "minimal" else {"linewidth": 1.6}
+        look["label"] = f"{label}, trace divided out"
+        draw_band(axis, curves["trace divided"], color, x="x", **look)
     axis.set_xscale("log", base=2)
-    axis.set_xticks(sorted(rows["x"].unique()), [f"{n:g}" for n in sorted(rows["x"].unique())])
+    sizes = sorted(rows["x"].unique())
+    axis.set_xticks(sizes, [f"{n:g}" for n in sizes])
     axis.axhline(0, color="grey", linewidth=0.8)
     axis.set_ylim(top=float(rows["value"].max()) + 4)  # room for the legend
     axis.legend(fontsize=7, frameon=False, loc="upper right")

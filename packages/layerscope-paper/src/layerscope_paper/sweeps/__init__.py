@@ -1,5 +1,5 @@
-"""Many models, checkpoints and corpora in one go: a file in, ordinary run folders and one table
-out."""
+"""Sweeps: runs of many models, checkpoints and corpora from one file, with one table of all
+values."""
 
 from layerscope_paper.sweeps.run import Sweep, sweep
 

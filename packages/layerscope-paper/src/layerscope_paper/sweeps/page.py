@@ -1,5 +1,5 @@
-"""Sweeps on the page: how each job ended, the main metrics of all of them on the same axes, and the
-tables."""
+"""Sweeps in a report: the outcome of each job, the main metrics of all jobs on the same axes, and
+the tables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST = 12  # lines on one chart
 
 
 def _few_metrics(names: Any) -> list[str]:
-    """The first main metrics among `names`; none of those from outside is left out."""
+    """Return the first three main metrics among `names`, and all metrics of other packages."""
     shown = main_metrics(names)
-    known = metrics()
-    return [*shown[:3], *(name for name in shown[3:] if is_plugin(known[name]))]
+    registry = metrics()
+    return [*shown[:3], *(name for name in shown[3:] if is_plugin(registry[name]))]
 
 
 def section(run: Any) -> Section:
@@ -55,21 +55,16 @@ def section(run: Any) -> Section:
 
 
 def _curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Block outputs as measured, without the rows inside blocks."""
-    return whole_layers(
-        rows[
-            (rows["normalization"].isna() | (rows["normalization"] == "raw"))
-            & (rows["sink"] != "drop")
-        ]
-    )
+    """Return block outputs as measured, without the rows inside blocks."""
+    raw = rows["normalization"].isna() | (rows["normalization"] == "raw")
+    return whole_layers(rows[raw & (rows["sink"] != "drop")])
 
 
 def _metric_chart(table: pd.DataFrame, metric: str) -> Chart | None:
-    plain = (
-        table[table["setting"].isna()] if "setting" in table else table
-    )  # a study varies more than the layer
-    rows = _curves(plain[plain["task"].isna() & (plain["metric"] == metric)])
-    lines = [_line(str(job), part) for job, part in rows.groupby("job", sort=False)]
+    if "setting" in table:  # a study varies more than the layer
+        table = table[table["setting"].isna()]
+    rows = _curves(table[table["task"].isna() & (table["metric"] == metric)])
+    lines = [_line(str(job), curve) for job, curve in rows.groupby("job", sort=False)]
     info = metrics()[metric].info
     return Chart(info.title, lines[:_MOST], info.unit, _left_out(lines)) if lines else None
 
@@ -77,15 +72,13 @@ def _metric_chart(table: pd.DataFrame, metric: str) -> Chart | None:
 def _score_chart(table: pd.DataFrame) -> Chart | None:
     rows = table[table["task"].notna()]
     lines = []
-    for (job, readout), part in rows.groupby(["job", "readout"], sort=False):
-        by_task = part.pivot_table(index="layer", columns="task", values="value", sort=True)
+    for (job, readout), scores in rows.groupby(["job", "readout"], sort=False):
+        by_task = scores.pivot_table(index="layer", columns="task", values="value", sort=True)
         mean = (100 * by_task.mean(axis=1, skipna=False)).rename("value").reset_index()
         lines.append(_line(f"{job} · {readout}", mean))
-    return (
-        Chart("Mean score over tasks", lines[:_MOST], "main score × 100", _left_out(lines))
-        if lines
-        else None
-    )
+    if not lines:
+        return None
+    return Chart("Mean score over tasks", lines[:_MOST], "main score × 100", _left_out(lines))
 
 
 def _line(name: str, rows: pd.DataFrame) -> Line:
@@ -99,9 +92,8 @@ def _left_out(lines: list[Line]) -> str:
 def _extremes(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     keys = ["job", "task", "readout", "metric"]
-    for key, part in (
-        _curves(table).dropna(subset=["value"]).groupby(keys, sort=False, dropna=False)
-    ):
-        low, high = lowest_and_highest(part["layer"], part["value"]).values()
+    curves = _curves(table).dropna(subset=["value"])
+    for key, curve in curves.groupby(keys, sort=False, dropna=False):
+        low, high = lowest_and_highest(curve["layer"], curve["value"]).values()
         rows.append([*key, low["value"], low["layer"], high["value"], high["layer"]])
     return pd.DataFrame(rows, columns=[*keys, "lowest", "at", "highest", "at layer"])

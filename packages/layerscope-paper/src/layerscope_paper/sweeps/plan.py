@@ -3,8 +3,8 @@
 A plan has a grid, steps, or both. The grid (`models`, `corpora`, `profile`, `evaluate`, `probe`)
 profiles every model on every corpus, and evaluates or probes every model where that is asked for.
 `steps` are written out one by one: each is a study, a profile, an evaluation or a probe, on models
-and texts of its own. Mistakes are reported before anything runs; the message names the place, what
-is there and what is valid.
+and texts of its own. Mistakes are reported before anything runs; the message names the place, the
+value and the valid values.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 import glob
 import hashlib
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from layerscope.core.files import exists
@@ -34,7 +35,6 @@ from layerscope_paper.sweeps.steps import PlannedCorpus, Step
 _TOP = (
     "name",
     "about",
-    "out",
     "defaults",
     "models",
     "corpora",
@@ -46,29 +46,26 @@ _TOP = (
 _MODEL = ("name", "revisions", "checkpoints")
 _CORPUS = ("data", "column", "limit", "name")
 _DEFAULTS: dict[str, Any] = {
-    "data": "lee", "limit": None, "column": None, "max_length": 256, "final_norm": None, "dtype": None, "seed": 0,
-}  # fmt: skip
-_STEP = ("name", "about", "study", "profile", "evaluate", "probe", "models", "options", *_DEFAULTS)
-_RECIPES = "layerscope_paper.sweeps.recipes"
-# What a plan sets itself, or what belongs to a single run
-_MOST_LETTERS = 120
-# files of a run's folder: a step's folder must not stand where the sweep writes, or be taken for
-# what a killed run left
-_OWN_ENDINGS = (".json", ".parquet", ".csv", ".lock", ".part", ".old")
-_SET_HERE = {
-    "model",
-    "tokenizer",
-    "out",
-    "overwrite",
-    "progress",
-    "engine",
-    "address",
+    "data": "lee",
+    "limit": None,
+    "column": None,
+    "max_length": 256,
+    "final_norm": None,
+    "dtype": None,
+    "seed": 0,
 }
-_WITHOUT = {"profile": _SET_HERE}
+_STEP = ("name", "about", "study", "profile", "evaluate", "probe", "models", "options", *_DEFAULTS)
+_RUNS: dict[str, Any] = {"profile": profile, "evaluate": evaluate, "probe": probe}
+_RECIPES = "layerscope_paper.sweeps.recipes"
+_MAX_NAME = 120
+# files of the sweep and of killed runs: a step's folder must not have such a name
+_RESERVED_ENDINGS = (".json", ".parquet", ".csv", ".lock", ".part", ".old")
+# parameters that a sweep sets itself
+_SET_BY_SWEEP = {"model", "tokenizer", "out", "overwrite", "progress", "engine", "address"}
 
 
 class PlanError(LayerscopeError):
-    """A plan that says something that is not understood."""
+    """A mistake in a plan."""
 
 
 @dataclass(frozen=True)
@@ -79,49 +76,25 @@ class SweepPlan:
     about: str
     steps: list[Step]
     corpora: list[PlannedCorpus] = field(default_factory=list)
-    out: str | None = None
 
     def only(self, names: Iterable[str] | None) -> SweepPlan:
-        """The same plan with some of its steps, by name."""
-        wanted = list(names or ())
-        known = [step.name for step in self.steps]
-        for name in wanted:
-            if name not in known:
-                raise UnknownNameError(f"step of {self.name}", name, known)
-        return (
-            replace(self, steps=[step for step in self.steps if step.name in wanted])
-            if wanted
-            else self
-        )
-
-    @property
-    def folder(self) -> str | None:
-        """Where a plan that is a file writes, if it says so: it may be a stranger's, so it cannot
-        name a place elsewhere."""
-        for kind in (PurePosixPath, PureWindowsPath):
-            place = kind(self.out or "")
-            if place.anchor or ".." in place.parts or place.parts[:1] == ("~",):
-                raise PlanError(
-                    f"the plan's `out` ({self.out!r}) is not in the folder that the command runs "
-                    "in. A plan may be somebody else's: say it yourself with out=."
-                )
-        if (
-            not Path(self.out or "").resolve().is_relative_to(Path.cwd().resolve())
-        ):  # a link may lead elsewhere
-            raise PlanError(
-                f"the plan's `out` ({self.out!r}) is a link out of the folder that the command "
-                "runs in: give out=."
-            )
-        return self.out
+        """Return the plan with some of its steps, by name; with all without names."""
+        selected = list(names or ())
+        valid = [step.name for step in self.steps]
+        for name in selected:
+            if name not in valid:
+                raise UnknownNameError(f"step of {self.name}", name, valid)
+        if not selected:
+            return self
+        return replace(self, steps=[step for step in self.steps if step.name in selected])
 
     def set(self, **settings: Any) -> SweepPlan:
-        """The same plan with settings of the command that runs it (see `Step`)."""
-        steps = [replace(step, **settings) for step in self.steps]
-        return replace(self, steps=steps)
+        """Return the plan with settings of the command that runs it (see `Step`)."""
+        return replace(self, steps=[replace(step, **settings) for step in self.steps])
 
 
 def recipes() -> list[str]:
-    """The plans that come with the package."""
+    """Return the names of the plans that come with the package."""
     return sorted(
         item.name.removesuffix(".yaml")
         for item in resources.files(_RECIPES).iterdir()
@@ -130,10 +103,10 @@ def recipes() -> list[str]:
 
 
 def read_plan(source: str | Path | Mapping[str, Any]) -> SweepPlan:
-    """A checked plan from a YAML file, a recipe of the package by name, or a mapping of the same
-    shape.
+    """Return a checked plan from a YAML file, a recipe of the package by name, or a mapping of the
+    same shape.
 
-    A path in a file is looked for where the file is, then where the command runs.
+    A path in a file is relative to the file, or else to the folder where the command runs.
     """
     if isinstance(source, Mapping):
         return _plan(dict(source), Path(), "sweep")
@@ -162,17 +135,14 @@ def read_plan(source: str | Path | Mapping[str, Any]) -> SweepPlan:
             f"{source} is not a plan: {str(error) or 'it is nested too deeply'}."
         ) from error
     try:
-        return _plan(
-            _expect(content, dict, "the file", "a mapping with the key `models` or `steps`"),
-            base,
-            path.stem,
-        )
+        content = _expect(content, dict, "the file", "a mapping with the key `models` or `steps`")
+        return _plan(content, base, path.stem)
     except LayerscopeError as error:
         raise PlanError(f"{source}: {error}") from None
 
 
 def _read_text(path: Path) -> str:
-    """The text of a plan's file."""
+    """Return the text of a plan's file."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -184,186 +154,154 @@ def _read_text(path: Path) -> str:
 
 
 def _plan(content: dict[str, Any], base: Path, name: str) -> SweepPlan:
-    _only(content, _TOP, "the plan")
-    given: Any = content.get("models")
-    if given is None and "steps" not in content:
+    _check_keys(content, _TOP, "the plan")
+    has_models = content.get("models") is not None
+    if not has_models and "steps" not in content:
         raise PlanError(
             "`models` is missing: a list of catalogue names, hub ids or folders. (Or give a list "
             "of `steps`.)"
         )
-    corpora, steps = ([], []) if given is None else _grid(content, base)
-    defaults = _settings(content.get("defaults"), "defaults", list(_DEFAULTS))
+    corpora, steps = _grid(content, base) if has_models else ([], [])
+    defaults = {**_DEFAULTS, **_settings(content.get("defaults"), "defaults", list(_DEFAULTS))}
     for i, raw in enumerate(_entries(content["steps"], "steps") if "steps" in content else []):
-        steps += _steps(
-            raw, {**_DEFAULTS, **defaults}, f"steps[{i}]", base, {step.name for step in steps}
-        )
-    out = content.get("out")
-    return SweepPlan(
-        str(content.get("name") or name),
-        str(content.get("about") or ""),
-        steps,
-        corpora,
-        None if out is None else str(_expect(out, str, "out", "a folder's name")),
-    )
-
-
-# --- the grid
-#   -------------------------------------------------------------------------------------------------------------------
+        names = {step.name for step in steps}
+        steps += _steps(raw, defaults, f"steps[{i}]", base, names)
+    about = str(content.get("about") or "")
+    return SweepPlan(str(content.get("name") or name), about, steps, corpora)
 
 
 def _grid(content: dict[str, Any], base: Path) -> tuple[list[PlannedCorpus], list[Step]]:
-    """Every model on every corpus, then on tasks and probes; a model's steps lie together, since
-    its files are then at hand."""
+    """Return every model on every corpus, then on tasks and probes. The steps of a model follow
+    each other, because its files are then cached."""
     models = _models(_entries(content["models"], "models"), "models", base)
-    settings = {
-        kind: _run_settings(content[kind], kind, kind)
-        for kind in ("profile", "evaluate", "probe")
-        if kind in content
-    }
+    settings = {kind: _run_settings(content[kind], kind, kind) for kind in _RUNS if kind in content}
     if "data" in settings.get("profile", {}):
         raise PlanError(
             "profile has `data`: name what all models read under `corpora`, or give the profile "
             "under `steps`."
         )
     # without any corpora `lee`, unless the plan evaluates or probes and does not mention profiles
-    given = content.get("corpora", ["lee"] if "profile" in settings or not settings else [])
+    default = ["lee"] if "profile" in settings or not settings else []
+    entries = content.get("corpora", default)
     corpora = [
-        _corpus(one, f"corpora[{i}]", base)
-        for i, one in enumerate(_entries(given, "corpora") if given else [])
+        _corpus(entry, f"corpora[{i}]", base)
+        for i, entry in enumerate(_entries(entries, "corpora") if entries else [])
     ]
     steps: list[Step] = []
-    taken: set[str] = set()
+    names: set[str] = set()
     for spec in models:
         for corpus in corpora:
-            name = _unique(f"{spec.label}--{corpus.label}", taken)
+            name = _unique(f"{spec.label}--{corpus.label}", names)
             steps.append(Step("profile", name, (spec,), corpus, settings.get("profile", {})))
         for kind, suffix in (("evaluate", "tasks"), ("probe", "probe")):
             if kind in settings:
-                steps.append(
-                    Step(
-                        kind,
-                        _unique(f"{spec.label}--{suffix}", taken),
-                        (spec,),
-                        None,
-                        settings[kind],
-                    )
-                )
+                name = _unique(f"{spec.label}--{suffix}", names)
+                steps.append(Step(kind, name, (spec,), None, settings[kind]))
     return corpora, steps
 
 
-def _models(given: list[Any], where: str, base: Path) -> list[Spec]:
-    return [spec for i, one in enumerate(given) for spec in _model(one, f"{where}[{i}]", base)]
+def _models(entries: list[Any], where: str, base: Path) -> list[Spec]:
+    specs = []
+    for i, entry in enumerate(entries):
+        specs += _model(entry, f"{where}[{i}]", base)
+    return specs
 
 
-def _model(one: Any, where: str, base: Path) -> list[Spec]:
-    if isinstance(one, str):
-        return [_spec(one, base)]
-    _expect(one, dict, where, "a name, or a mapping with the key `name`")
-    options = _parameters(load, {"spec", "revision"})
-    _only(one, [*_MODEL, *options], where)
-    if "name" not in one and "checkpoints" not in one:
+def _model(entry: Any, where: str, base: Path) -> list[Spec]:
+    """Return the models of one entry: one, or one for each revision or checkpoint."""
+    if isinstance(entry, str):
+        return [_spec(entry, base)]
+    _expect(entry, dict, where, "a name, or a mapping with the key `name`")
+    valid = _parameters(load, {"spec", "revision"})
+    _check_keys(entry, [*_MODEL, *valid], where)
+    if "name" not in entry and "checkpoints" not in entry:
         raise PlanError(
             f"{where} needs a `name` (catalogue name, hub id or folder), or `checkpoints` "
             "(folders)."
         )
-    chosen = {
-        key: tuple(value) if key == "adapters" else value
-        for key, value in one.items()
-        if key in options
-    }
-    if "checkpoints" in one:
-        if "revisions" in one or "name" in one:
+    options = {key: value for key, value in entry.items() if key in valid}
+    if "adapters" in options:
+        options["adapters"] = tuple(options["adapters"])
+    if "checkpoints" in entry:
+        if "revisions" in entry or "name" in entry:
             raise PlanError(
                 f"{where} has `checkpoints`, which are folders: `name` and `revisions` go with hub "
                 "models."
             )
-        patterns = _names(one["checkpoints"], f"{where}.checkpoints")
+        patterns = _names(entry["checkpoints"], f"{where}.checkpoints")
         return [
-            Spec(path, Path(path).name, chosen)
+            Spec(path, Path(path).name, options)
             for pattern in patterns
             for path in _matches(pattern, base, where)
         ]
-    spec = _spec(str(_expect(one["name"], str, f"{where}.name", "a model's name")), base)
-    if "revisions" not in one:
-        return [replace(spec, options={**spec.options, **chosen})]
+    spec = _spec(str(_expect(entry["name"], str, f"{where}.name", "a model's name")), base)
+    options = {**spec.options, **options}
+    if "revisions" not in entry:
+        return [replace(spec, options=options)]
     return [
-        Spec(
-            spec.model, f"{spec.label}@{revision}", {**spec.options, **chosen, "revision": revision}
-        )
-        for revision in _names(one["revisions"], f"{where}.revisions")
+        Spec(spec.model, f"{spec.label}@{revision}", {**options, "revision": revision})
+        for revision in _names(entry["revisions"], f"{where}.revisions")
     ]
 
 
 def _matches(pattern: str, base: Path, where: str) -> list[str]:
-    """Folders in the order of the numbers in their names: step 900 before step 1000."""
-    found = glob.glob(str((base / Path(pattern).expanduser()).absolute()))
-    if not found:
+    """Return folders in the order of the numbers in their names: step 900 before step 1000."""
+    paths = glob.glob(str((base / Path(pattern).expanduser()).absolute()))
+    if not paths:
         raise PlanError(
             f"{where}.checkpoints: no folder matches {pattern!r} (looked in {base.absolute()})."
         )
-    return sorted(
-        found, key=lambda path: (int("".join(c for c in Path(path).name if c.isdigit()) or 0), path)
-    )
+    return sorted(paths, key=lambda path: (int(re.sub(r"\D", "", Path(path).name) or 0), path))
 
 
-def _corpus(one: Any, where: str, base: Path) -> PlannedCorpus:
-    entry = (
-        {"data": one}
-        if isinstance(one, str)
-        else _expect(one, dict, where, "a name, or a mapping with the key `data`")
-    )
-    _only(entry, _CORPUS, where)
+def _corpus(entry: Any, where: str, base: Path) -> PlannedCorpus:
+    """Return the corpus of one entry."""
+    if isinstance(entry, str):
+        entry = {"data": entry}
+    _expect(entry, dict, where, "a name, or a mapping with the key `data`")
+    _check_keys(entry, _CORPUS, where)
+    valid = "a corpus name, a file or a hub dataset"
     if "data" not in entry:
-        raise PlanError(f"{where} needs `data`: a corpus name, a file or a hub dataset.")
-    data = str(
-        _expect(entry["data"], str, f"{where}.data", "a corpus name, a file or a hub dataset")
-    )
+        raise PlanError(f"{where} needs `data`: {valid}.")
+    data = str(_expect(entry["data"], str, f"{where}.data", valid))
     if entry.get("limit") is not None:
         _expect(entry["limit"], int, f"{where}.limit", "a whole number of texts")
     reading: dict[str, Any] = {key: entry.get(key) for key in ("column", "limit")}
-    return PlannedCorpus(
-        _located(data, base), **reading, label=str(entry.get("name") or Path(data).stem or data)
-    )
+    label = str(entry.get("name") or Path(data).stem or data)
+    return PlannedCorpus(_located(data, base), **reading, label=label)
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    """A folder's name that no other step has."""
+def _unique(name: str, names: set[str]) -> str:
+    """Return a folder's name that differs from those of other steps, and add it to them."""
     plain = "".join(c if c.isalnum() or c in "._-@" else "-" for c in name).strip(".")
-    if len(plain) > _MOST_LETTERS:
-        plain = (
-            f"{plain[:80]}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
-        )
-    plain = f"_{plain}" if is_reserved(plain) else plain
-    plain = f"{plain}_" if plain.casefold().endswith(_OWN_ENDINGS) else plain
-    known = set(map(on_disk, taken))
-    found = next(
-        n
-        for n in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3)))
-        if on_disk(n) not in known
-    )
-    taken.add(found)
-    return found
-
-
-# --- single steps
-#   ---------------------------------------------------------------------------------------------------------------
+    if len(plain) > _MAX_NAME:
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        plain = f"{plain[:80]}-{digest[:6]}"
+    if is_reserved(plain):
+        plain = f"_{plain}"
+    if plain.casefold().endswith(_RESERVED_ENDINGS):
+        plain = f"{plain}_"
+    used = set(map(on_disk, names))
+    unique = plain
+    number = 1
+    while on_disk(unique) in used:
+        number += 1
+        unique = f"{plain}-{number}"
+    names.add(unique)
+    return unique
 
 
 def _steps(
-    raw: Any, settings: dict[str, Any], where: str, base: Path, taken: set[str]
+    raw: Any, settings: dict[str, Any], where: str, base: Path, names: set[str]
 ) -> list[Step]:
-    """One entry of `steps`: a study of all its models, or a run of each of them."""
-    kinds = [
-        kind
-        for kind in ("study", "profile", "evaluate", "probe")
-        if isinstance(raw, dict) and kind in raw
-    ]
+    """Return the steps of one entry: a study of all its models, or a run of each of them."""
+    kinds = [kind for kind in ("study", *_RUNS) if isinstance(raw, dict) and kind in raw]
     if len(kinds) != 1:
         raise PlanError(
             f"{where} names no `study` (or `profile`, `evaluate`, `probe`), or more than one of "
             "them."
         )
-    _only(raw, _STEP, where)
+    _check_keys(raw, _STEP, where)
     kind = kinds[0]
     if kind != "study" and "options" in raw:
         raise PlanError(
@@ -374,11 +312,8 @@ def _steps(
     corpus = _corpus({key: settings[key] for key in ("data", "column", "limit")}, where, base)
     about = str(raw.get("about") or "")
     options = _expect(raw.get("options") or {}, dict, f"{where}.options", "a mapping of options")
-    specs = _models(
-        _expect(raw.get("models") or [], list, f"{where}.models", "a list of models"),
-        f"{where}.models",
-        base,
-    )
+    models = _expect(raw.get("models") or [], list, f"{where}.models", "a list of models")
+    specs = _models(models, f"{where}.models", base)
     if kind == "study":
         try:
             study = STUDIES.get(str(raw["study"]))
@@ -386,75 +321,68 @@ def _steps(
             study.fill(options)
         except LayerscopeError as error:
             raise PlanError(f"{where}: {error}") from None
-        used = {key: settings[key] for key in ("max_length", "final_norm", "dtype", "seed")}
-        name = _name(str(raw.get("name") or study.name), where, taken)
-        needed = corpus if study.texts and (specs or study.models[0]) else None
+        study_settings = {
+            key: settings[key] for key in ("max_length", "final_norm", "dtype", "seed")
+        }
         return [
             Step(
                 "study",
-                name,
+                _checked_name(str(raw.get("name") or study.name), where, names),
                 tuple(read_specs(specs)),
-                needed,
-                used,
+                corpus if study.texts and (specs or study.models[0]) else None,
+                study_settings,
                 study.name,
                 dict(options),
                 about,
             )
         ]
-    own = _run_settings(raw[kind], kind, f"{where}.{kind}")
-    reads_texts = (
-        kind == "profile" and "data" not in own
-    )  # data of its own, such as images, are read when the step runs
-    if isinstance(own.get("data"), str):
-        own["data"] = _located(own["data"], base)
+    run_settings = _run_settings(raw[kind], kind, f"{where}.{kind}")
+    # data in the settings, such as images, are read when the step runs
+    reads_texts = kind == "profile" and "data" not in run_settings
+    if isinstance(run_settings.get("data"), str):
+        run_settings["data"] = _located(run_settings["data"], base)
     if kind == "profile":
         limit = "max_length" if reads_texts else "limit"
-        own = {
+        run_settings = {
             "final_norm": settings["final_norm"] or "raw",
             "seed": settings["seed"],
             limit: settings[limit],
-            **own,
+            **run_settings,
         }
     steps: list[Step] = []
-    names = set(taken)
+    step_names = set(names)
     for spec in _entries(specs, f"{where}.models"):
         if settings["dtype"] is not None:
             spec = replace(spec, options={"dtype": settings["dtype"], **spec.options})
         if raw.get("name") and len(specs) == 1:
-            name = _name(str(raw["name"]), where, names)
+            name = _checked_name(str(raw["name"]), where, step_names)
         else:
-            name = _unique(f"{raw.get('name') or kind}-{spec.label}", names)
-        steps.append(Step(kind, name, (spec,), corpus if reads_texts else None, own, about=about))
+            name = _unique(f"{raw.get('name') or kind}-{spec.label}", step_names)
+        texts = corpus if reads_texts else None
+        steps.append(Step(kind, name, (spec,), texts, run_settings, about=about))
     return steps
 
 
-def _name(name: str, where: str, taken: set[str]) -> str:
-    known = on_disk(name) in map(on_disk, taken)
-    plain = (
-        name.replace("-", "").replace("_", "").replace(".", "").isalnum()
-        and len(name) <= _MOST_LETTERS
-    )
+def _checked_name(name: str, where: str, names: set[str]) -> str:
+    """Return a step's name, if it is a folder's name that no other step has."""
     if (
-        known
-        or not plain
+        on_disk(name) in map(on_disk, names)
+        or not re.sub(r"[-_.]", "", name).isalnum()
+        or len(name) > _MAX_NAME
         or name.startswith(".")
         or is_reserved(name)
-        or name.casefold().endswith(_OWN_ENDINGS)
+        or name.casefold().endswith(_RESERVED_ENDINGS)
     ):
         raise PlanError(
             f"{where}: the name {name!r} is taken, or is not fit for a folder. Give each step a "
-            "plain `name` of its own."
+            "different `name` of letters, digits, - and _."
         )
     return name
 
 
-# --- pieces
-#   ---------------------------------------------------------------------------------------------------------------------
-
-
 def _spec(text: str, base: Path) -> Spec:
-    """A model; one that is a path in the file has an absolute path, and is called by its folder's
-    name."""
+    """Return a model; one that is a path in the file gets an absolute path, and its folder's name
+    as label."""
     spec = read_spec(text)
     located = _located(str(spec.model), base)
     if located == str(spec.model):
@@ -463,56 +391,50 @@ def _spec(text: str, base: Path) -> Spec:
 
 
 def _located(name: str, base: Path) -> str:
-    """A path is looked for where the file is; anything else is a name, or a path from where the
-    command runs."""
+    """Return the absolute path of a name that is a path from the file's folder; any other name as
+    it is."""
     path = base / Path(name).expanduser()
     return str(path.absolute()) if exists(path) else name
 
 
-def _run_settings(given: Any, kind: str, where: str) -> dict[str, Any]:
-    function = {"profile": profile, "evaluate": evaluate, "probe": probe}[kind]
-    valid = _parameters(function, _WITHOUT.get(kind, _SET_HERE))
-    more = (
-        [*Options.__dataclass_fields__, "tokens", "image_pooling", "preset"]
-        if kind == "profile"
-        else []
-    )  # given as flat keywords
-    settings = _settings(given, where, sorted({*valid, *more, "batch_size"}))
+def _run_settings(value: Any, kind: str, where: str) -> dict[str, Any]:
+    """Return the checked settings of a profile, an evaluation or a probe."""
+    valid = {*_parameters(_RUNS[kind], _SET_BY_SWEEP), "batch_size"}
+    if kind == "profile":
+        valid |= {*Options.__dataclass_fields__, "tokens", "image_pooling", "preset"}
+    settings = _settings(value, where, sorted(valid))
     if "preset" in settings:
         preset = get_preset(settings.pop("preset"))
-        if "data" in settings:  # images, whose views are made in another way
+        if "data" in settings:  # the augmenter is for texts, and these data may be images
             preset.pop("augmenter", None)
         settings = {**preset, **settings}
     return settings
 
 
-def _settings(given: Any, where: str, valid: list[str]) -> dict[str, Any]:
-    settings = _expect({} if given is None else given, dict, where, "a mapping of settings")
-    _only(settings, valid, where)
+def _settings(value: Any, where: str, valid: list[str]) -> dict[str, Any]:
+    settings = _expect({} if value is None else value, dict, where, "a mapping of settings")
+    _check_keys(settings, valid, where)
     return dict(settings)
 
 
-def _parameters(function: Any, without: set[str]) -> list[str]:
+def _parameters(function: Any, excluded: set[str]) -> list[str]:
+    """Return the names of a function's parameters, except some."""
     parameters = inspect.signature(function).parameters.values()
-    return [
-        each.name
-        for each in parameters
-        if each.kind is not each.VAR_KEYWORD and each.name not in without
-    ]
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in excluded]
 
 
-def _expect(value: Any, kinds: type | tuple[type, ...], where: str, wanted: str) -> Any:
-    """The value, if it is of the right kind."""
+def _expect(value: Any, kinds: type | tuple[type, ...], where: str, valid: str) -> Any:
+    """Return the value, if it is of the right kind."""
     if not isinstance(value, kinds) or (
         isinstance(value, bool) and kinds in (int, float, (int, float))
     ):
         shown = "empty" if value is None else f"{type(value).__name__} {value!r}"
-        raise PlanError(f"{where} must be {wanted}, not {shown}.")
+        raise PlanError(f"{where} must be {valid}, not {shown}.")
     return value
 
 
-def _only(mapping: dict[str, Any], valid: Iterable[str], where: str) -> None:
-    """Refuse a key that means nothing here."""
+def _check_keys(mapping: dict[str, Any], valid: Iterable[str], where: str) -> None:
+    """Refuse an unknown key."""
     names = list(valid)
     for key in mapping:
         if key not in names:
@@ -520,18 +442,17 @@ def _only(mapping: dict[str, Any], valid: Iterable[str], where: str) -> None:
 
 
 def _names(value: Any, where: str) -> list[str]:
-    """A name, or a list of them."""
-    many = (
-        [value] if isinstance(value, (str, int, float)) and not isinstance(value, bool) else value
-    )
+    """Return a name or a list of names as a list."""
+    is_name = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    names = _entries([value] if is_name else value, where)
     return [
-        str(_expect(one, (str, int, float), f"{where}[{i}]", "a name"))
-        for i, one in enumerate(_entries(many, where))
+        str(_expect(name, (str, int, float), f"{where}[{i}]", "a name"))
+        for i, name in enumerate(names)
     ]
 
 
 def _entries(value: Any, where: str) -> list[Any]:
-    """A list that is not empty."""
+    """Return a list, if it is not empty."""
     _expect(value, list, where, "a list")
     if not value:
         raise PlanError(f"{where} is an empty list: name at least one.")

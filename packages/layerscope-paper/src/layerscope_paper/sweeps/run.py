@@ -28,8 +28,8 @@ _MARK = ".sweep"
 
 @dataclass
 class Sweep(StoredRun):
-    """What `layerscope_paper.sweep` returns: how each step ended (`jobs`), and one tidy table of all
-    values (`table`)."""
+    """The result of `layerscope_paper.sweep`: the outcome of each step (`jobs`), and one tidy
+    `table` of all values."""
 
     kind: ClassVar[str] = "sweep"
     files: ClassVar[dict[str, str]] = {"sweep": "table"}
@@ -57,7 +57,7 @@ class Sweep(StoredRun):
 
     @property
     def failed(self) -> list[dict[str, str]]:
-        """Steps that failed, and why."""
+        """The steps that failed, with the reason."""
         rows = self.jobs[self.jobs["status"] == "failed"]
         return [
             {"job": str(row["job"]), "reason": str(row["reason"])}
@@ -65,15 +65,15 @@ class Sweep(StoredRun):
         ]
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The table of all values, and how each step ended."""
+        """Return the table of all values, and the outcome of each step."""
         return {**super().tables(), "jobs": self.jobs}
 
     def write(self, folder: RunFolder) -> None:
-        """The table; the manifest has the jobs."""
+        """Write the table; the manifest has the jobs."""
         folder.write_table("sweep", self.table)
 
     def summary(self) -> dict[str, Any]:
-        """What a reader wants first, as plain values."""
+        """Return the outcome of each step as plain values."""
         return {
             "path": str(self.path),
             "name": self.name,
@@ -84,8 +84,8 @@ class Sweep(StoredRun):
 
 @dataclass(frozen=True)
 class StepResult:
-    """How a step ended; `files` is its folder's content where the worker could not write to the
-    sweep's own."""
+    """The outcome of a step; `files` is its folder's content if the worker could not write to the
+    sweep's folder."""
 
     status: str
     seconds: float
@@ -112,53 +112,38 @@ def sweep(
     resumes it, and a step that fails does not stop the others. With an engine of several workers,
     each worker runs one step at a time.
 
-    - `out`: the folder. By default the plan's own `out`, or `runs/` and the plan's name; a sweep is
-      never in memory only.
+    - `out`: the folder, by default in `runs/` with the plan's name.
     - `only`: the names of the steps to run.
-    - `dry_run`: run nothing; `jobs` lists the steps, and says which are finished.
+    - `dry_run`: run nothing; `jobs` lists the steps, and which of them are finished.
 
     Options of the models (dtype, device, adapters, …) and of the engine (address, workers,
-    gpus_per_worker, batch_size) are plain keywords, as for `layerscope.profile`. They are for all steps; what the plan itself says of a
-    model comes first.
+    gpus_per_worker, batch_size) are plain keywords, as for `layerscope.profile`. They apply to all
+    steps; the plan's settings of a model come first.
 
-        done = layerscope_paper.sweep("sweep.yaml")
-        done.jobs; done.table; done.failed
+        result = layerscope_paper.sweep("sweep.yaml")
+        result.jobs; result.table; result.failed
     """
-    command = Command(
-        "sweep",
-        options,
-        engine=engine,
-        progress=progress,
+    command = Command("sweep", options, engine=engine, progress=progress)
+    plan = read_plan(source).only(only)
+    plan = plan.set(
+        overwrite=overwrite, model_options=command.loading, batch_size=command.where.batch_size
     )
-    given: dict[str, Any] = {
-        "model_options": command.loading,
-        "batch_size": command.where.batch_size,
-    }
-    plan = read_plan(source).only(only).set(overwrite=overwrite, **given)
     stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
-    folder = Path(
-        out
-        or (plan.out if isinstance(source, Mapping) else plan.folder)
-        or Path("runs") / folder_name(stem)
-    )
+    folder = Path(out or Path("runs") / folder_name(stem))
     if folder.exists() and not folder.is_dir():
         raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another out=.")
     place = RunFolder(folder)
     corpora = {corpus: corpus.load() for corpus in plan.corpora}
     _check_settings(plan.steps)
     if dry_run:
-        finished = {
-            s.name: StepResult("complete", 0.0)
-            for s in plan.steps
-            if s.is_complete(folder / s.name)
-        }
+        complete = [step.name for step in plan.steps if step.is_complete(folder / step.name)]
+        finished = dict.fromkeys(complete, StepResult("complete", 0.0))
         manifest = _manifest(plan, finished, "running")
         return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
     with place.lock(_MARK), command:
         results = _run(plan, corpora, folder, command)
-        table = _table(
-            [step for step in plan.steps if results[step.name].status == "complete"], folder
-        )
+        complete_steps = [step for step in plan.steps if results[step.name].status == "complete"]
+        table = _table(complete_steps, folder)
         manifest = _manifest(plan, results, "complete")
         return Sweep(folder, pd.DataFrame(manifest["jobs"]), table, manifest).save(folder)
 
@@ -176,9 +161,8 @@ def _run(
     order = list(plan.steps)
     advance = ignore_progress
     if engine.remote:
-        order.sort(
-            key=lambda step: -step.memory
-        )  # the largest first, so that no worker is left with one at the end
+        # the largest first, so that no worker starts with one at the end
+        order.sort(key=lambda step: -step.memory)
         advance = bar.advance
         bar.begin(f"{plan.name}|steps", len(order))
     else:
@@ -193,7 +177,8 @@ def _run(
 
 
 class _StepProgress:
-    """The bar of a plan that runs here: the stages of each step, behind its number and its name."""
+    """The progress of a plan that runs in this process: the stages of each step, after its number
+    and name."""
 
     def __init__(self, bar: Progress, names: Sequence[str]) -> None:
         self._bar = bar
@@ -201,16 +186,16 @@ class _StepProgress:
         self._name = ""
 
     def next(self, name: str) -> None:
-        """A step starts."""
+        """Start a step."""
         self._name = name
 
     def begin(self, label: str, total: int, done: int = 0) -> None:
-        """A new stage of the step."""
+        """Start a stage of the step."""
         number = f"{self._names.index(self._name) + 1}/{len(self._names)}"
         self._bar.begin(f"{number} {self._name}: {label}", total, done)
 
     def advance(self, units: int) -> None:
-        """Some units are done."""
+        """Count finished units."""
         self._bar.advance(units)
 
 
@@ -224,7 +209,7 @@ class StepWork(Work[Step, StepResult]):
         memory: int = 0,
         alone: bool = True,
     ) -> None:
-        """`alone`: whether one step at a time runs on a machine."""
+        """Prepare the folder; `alone`: one step at a time runs on a machine."""
         self.out = out.absolute()
         self.corpora = dict(corpora)
         self.memory = memory
@@ -234,47 +219,45 @@ class StepWork(Work[Step, StepResult]):
         atomic.write_text(self.out / _MARK, self.mark)
 
     def run(self, item: Step, advance: Advance) -> StepResult:
-        """Run it in the sweep's folder where this machine sees it, else in its own cache."""
-        shared = self._sees_the_folder()
-        # a machine's own cache is kept, so that a step that comes back to it resumes
-        mine = cache_dir() / "sweeps" / hashlib.sha256(str(self.out).encode()).hexdigest()[:16]
-        folder = (self.out if shared else mine) / item.name
+        """Run the step in the sweep's folder if this machine sees it, else in a local cache."""
+        shared = self._sees_folder()
+        # the cache stays, so that a step that returns to this machine resumes
+        cache = cache_dir() / "sweeps" / hashlib.sha256(str(self.out).encode()).hexdigest()[:16]
+        folder = (self.out if shared else cache) / item.name
         if self.progress is not None:
             self.progress.next(item.name)
         start = time.perf_counter()
         try:
             run = item.run(folder, self.corpora, alone=self.alone, progress=self.progress or False)
-        except Exception as error:  # whatever it is, the other steps are worth having
+        except Exception as error:  # the other steps must still run
             reason = " ".join(str(error).split()) or "no reason given"
             kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
             return StepResult("failed", time.perf_counter() - start, kind + reason)
         finally:
             advance(1)
-        problems = [f"{one['task']}: {one['reason']}" for one in getattr(run, "failed", None) or ()]
-        inside = [] if shared else [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        files = (
-            None
-            if shared
-            else {str(path.relative_to(folder)): path.read_bytes() for path in inside}
-        )
-        took = time.perf_counter() - start
+        failures = getattr(run, "failed", None) or ()
+        problems = [f"{task['task']}: {task['reason']}" for task in failures]
+        files = None
+        if not shared:
+            paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+            files = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
         return StepResult(
             "failed" if problems else "complete",
-            took,
+            time.perf_counter() - start,
             "; ".join(problems),
             tuple(getattr(run, "verdict", ())),
             files,
         )
 
     def give_up(self, item: Step, reason: str) -> StepResult:
-        """A step that lost its worker too often has failed; the others go on."""
+        """Return the failure of a step that lost its worker too often."""
         return StepResult("failed", 0.0, reason)
 
     def name(self, item: Step) -> str:
-        """The step's name."""
+        """Return the step's name."""
         return item.name
 
-    def _sees_the_folder(self) -> bool:
+    def _sees_folder(self) -> bool:
         try:
             return (self.out / _MARK).read_text(encoding="utf-8") == self.mark
         except OSError:
@@ -282,17 +265,17 @@ class StepWork(Work[Step, StepResult]):
 
 
 def write_sent_files(folder: Path, result: StepResult) -> None:
-    """Write a step's folder from what its worker sent; the manifest comes last, for it says that
-    the rest is there."""
+    """Write a step's folder from the files that its worker sent; the manifest comes last, because
+    it marks a complete folder."""
     files = dict(result.files or {})
     for name in sorted(files, key=lambda name: name == "manifest.json"):
         atomic.write_bytes(folder / name, files[name])
 
 
 def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:
-    """Every value of finished steps, one row each."""
-    parts = [part for part in (step.rows(out / step.name) for step in steps) if len(part)]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+    """Return every value of finished steps, one row each."""
+    tables = [table for step in steps if len(table := step.rows(out / step.name))]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
 
 
 def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str) -> dict[str, Any]:
@@ -302,6 +285,15 @@ def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str) -
 
 
 def _row(step: Step, result: StepResult | None) -> dict[str, Any]:
+    """Return the outcome of a step as a row of `jobs`."""
+    status: dict[str, Any] = {"status": "waiting", "seconds": None, "reason": "", "verdict": []}
+    if result is not None:
+        status = {
+            "status": result.status,
+            "seconds": round(result.seconds, 2),
+            "reason": result.reason,
+            "verdict": list(result.verdict),
+        }
     return {
         "job": step.name,
         "kind": step.kind,
@@ -309,15 +301,12 @@ def _row(step: Step, result: StepResult | None) -> dict[str, Any]:
         "model": step.model,
         "revision": step.revision,
         "corpus": None if step.corpus is None else step.corpus.label,
-        "status": "waiting" if result is None else result.status,
-        "seconds": None if result is None else round(result.seconds, 2),
-        "reason": "" if result is None else result.reason,
-        "verdict": [] if result is None else list(result.verdict),
+        **status,
     }
 
 
 def _check_settings(steps: Sequence[Step]) -> None:
-    """A setting that no profile can use is an error of the plan, not of every step."""
+    """Refuse settings of profiles that are not valid, before any step runs."""
     for step in steps:
         if step.kind == "profile":
             try:

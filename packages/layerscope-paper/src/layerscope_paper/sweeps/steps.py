@@ -26,21 +26,21 @@ from layerscope.store import RunFolder
 from layerscope_paper.studies.run import StudyRun, study
 from layerscope_paper.studies.shared.models import Spec
 
-_OWN = ["job", "model", "revision", "corpus", "task", "readout", "setting"]
-COLUMNS = [*_OWN, *names(PROFILE)]
+_JOB_COLUMNS = ["job", "model", "revision", "corpus", "task", "readout", "setting"]
+COLUMNS = [*_JOB_COLUMNS, *names(PROFILE)]
 _NO_CONFIG = (
     "batch_size",
     "data",
     "limit",
 )  # settings of a profile that say what it reads, and how fast
-_MISSING = dict.fromkeys(_OWN) | {
+_MISSING = dict.fromkeys(_JOB_COLUMNS) | {
     column.name: math.nan if column.kind in (int, float) else None for column in PROFILE
 }
 
 
 @dataclass(frozen=True)
 class PlannedCorpus:
-    """One corpus, and how it is read."""
+    """One corpus and its settings."""
 
     data: str
     column: str | None = None
@@ -49,18 +49,15 @@ class PlannedCorpus:
 
     def load(self) -> Corpus:
         """Read its texts."""
-        return load_corpus(
-            self.data,
-            column=self.column,
-            limit=self.limit,
-        )
+        return load_corpus(self.data, column=self.column, limit=self.limit)
 
 
 @dataclass(frozen=True)
 class Step:
     """One run of a plan: a profile, an evaluation or a probe of one model, or a study of some.
 
-    `settings` are those of the function that runs it; a study has `options` of its own besides.
+    `settings` are those of the function that runs it; a study has its `options` besides.
+    `model_options` are those of the command, for all models.
     """
 
     kind: str
@@ -73,7 +70,6 @@ class Step:
     about: str = ""
     overwrite: bool = False
     model_options: dict[str, Any] = field(default_factory=dict)
-    """Of the command that runs the plan, for all of its models."""
     batch_size: int | None = None
 
     @property
@@ -83,27 +79,27 @@ class Step:
 
     @property
     def model(self) -> str:
-        """What its models are called in tables, without the revision."""
+        """The name of its models in tables, without the revision."""
         if len(self.models) == 1:
             return self.models[0].label.removesuffix(f"@{self.revision}")
         return ", ".join(spec.label for spec in self.models)
 
     @property
     def memory(self) -> int:
-        """About what a worker needs for its largest model; 0 where its size is not known without
-        asking the hub."""
+        """The approximate memory of a worker with its largest model; 0 for a model on the hub,
+        whose size is unknown."""
         largest = max(map(_weight_bytes, self.models), default=0)
         return int(1.2 * largest + ROOM) if largest else 0
 
     def options_of(self, spec: Spec) -> dict[str, Any]:
-        """The settings that a model is loaded with."""
+        """Return the settings that a model is loaded with."""
         options = {**self.common_options, **spec.options}
         return {**options, "adapters": tuple(options.get("adapters") or ())}
 
     @property
     def common_options(self) -> dict[str, Any]:
-        """The settings that all of its models are loaded with: a study has one precision for those
-        that name none."""
+        """The settings that all of its models are loaded with: a study has one default
+        precision."""
         dtype = self.settings.get("dtype")
         return self.model_options if dtype is None else {**self.model_options, "dtype": dtype}
 
@@ -115,50 +111,38 @@ class Step:
         alone: bool = True,
         progress: Any = False,
     ) -> Any:
-        """Run it; a finished folder is returned as it is. One that is not `alone` on its machine
+        """Run the step, or read its finished folder. A step that is not `alone` on its machine
         starts no scoring processes."""
-        common: dict[str, Any] = {
+        settings: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            **self.settings,
             "out": folder,
             "overwrite": self.overwrite,
             "progress": progress,
         }
-        settings = {"batch_size": self.batch_size, **self.settings}
         if self.corpus is not None:  # a profile of images names them in its settings
-            common["data"] = corpora[self.corpus] if self.corpus in corpora else self.corpus.load()
+            settings["data"] = corpora.get(self.corpus) or self.corpus.load()
         if self.kind == "study":
             settings.pop("dtype", None)
-            return study(
-                self.study,
-                *self.models,
-                **common,
-                **{**settings, **self.common_options},
-                **self.options,
-            )
+            settings |= self.common_options
+            return study(self.study, *self.models, **settings, **self.options)
         if self.kind == "evaluate" and not alone:
             settings = {"scoring_workers": 0, **settings}
         function: Any = {"profile": profile, "evaluate": evaluate, "probe": probe}[self.kind]
-        return function(
-            self.models[0].model,
-            **common,
-            **{**settings, **self.options_of(self.models[0])},
-        )
+        spec = self.models[0]
+        return function(spec.model, **{**settings, **self.options_of(spec)})
 
     def is_complete(self, folder: Path) -> bool:
-        """Whether a folder holds a finished run (of whatever it is: running the step looks
-        closer)."""
+        """Return True if a folder holds a finished run, of whatever kind and settings."""
         try:
-            manifest = RunFolder(folder).manifest()
+            manifest = RunFolder(folder).manifest() or {}
         except RunFolderError:
             return False
-        return (
-            manifest is not None
-            and manifest.get("status") == "complete"
-            and not manifest.get("failed")
-        )
+        return manifest.get("status") == "complete" and not manifest.get("failed")
 
     def rows(self, folder: Path) -> pd.DataFrame:
-        """Every value of its finished run, in the columns of the plan's table; what does not apply
-        to a row is empty."""
+        """Return every value of its finished run, in the columns of the plan's table; a column that
+        does not apply is empty."""
         if self.kind == "study":
             rows = _study_rows(StudyRun.load(folder).table)
         elif self.kind == "evaluate":
@@ -167,25 +151,23 @@ class Step:
             rows = ProbeRun.load(folder).table.rename(columns={"probe": "setting"})
         else:
             rows = Profile.load(folder).table
+        columns = {**_MISSING, "model": self.model}
+        missing = {name: value for name, value in columns.items() if name not in rows}
         corpus = None if self.corpus is None else self.corpus.label
-        place = {"job": self.name, "revision": self.revision, "corpus": corpus}
-        absent = {name: empty for name, empty in _MISSING.items() if name not in rows}
-        return rows.assign(
-            **{**absent, **({} if "model" in rows else {"model": self.model}), **place}
-        )[COLUMNS]
+        rows = rows.assign(**missing).assign(job=self.name, revision=self.revision, corpus=corpus)
+        return rows[COLUMNS]
 
 
 def profile_config(step: Step) -> ProfileConfig:
-    """The checked settings of a step's profile."""
-    own = {key: value for key, value in step.settings.items() if key not in _NO_CONFIG}
-    # data of its own are read when the step runs: images, unless it says how texts are cut
-    return make_config(
-        kind="texts" if step.corpus is not None or "max_length" in own else "images", **own
-    )
+    """Return the checked settings of a step's profile."""
+    settings = {key: value for key, value in step.settings.items() if key not in _NO_CONFIG}
+    # data in the settings are images, unless a length of texts is set too
+    is_text = step.corpus is not None or "max_length" in settings
+    return make_config(kind="texts" if is_text else "images", **settings)
 
 
 def _weight_bytes(spec: Spec) -> int:
-    """The size of a model's weights, where its files or the catalogue tell."""
+    """Return the size of a model's weights by the catalogue or its files; 0 if unknown."""
     name = str(spec.model).partition("@")[0]
     entries = catalogue()
     if name in entries:
@@ -206,12 +188,12 @@ def _score_rows(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _study_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """What a study varies, and other studies do not, goes into `setting`: the columns before the
-    value."""
+    """Return a study's table, with the columns of this study alone (before the value) written into
+    `setting`."""
     columns = list(table.columns)
     varied = [name for name in columns[: columns.index("value")] if name not in COLUMNS]
     settings = pd.Series([""] * len(table), index=table.index)
     for name in varied:
-        given = table[name].notna()
-        settings[given] += f" {name}=" + table[name][given].astype(str)
+        has_value = table[name].notna()
+        settings[has_value] += f" {name}=" + table[name][has_value].astype(str)
     return table.assign(setting=settings.str.strip().replace("", None))

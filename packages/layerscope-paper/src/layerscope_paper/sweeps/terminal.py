@@ -1,4 +1,4 @@
-"""A sweep or a recipe in the terminal: its steps, and how each step ended."""
+"""A sweep or a recipe in the terminal: its steps and their outcomes."""
 
 from __future__ import annotations
 
@@ -10,37 +10,42 @@ from layerscope.terminal import Console, headed_table
 from layerscope_paper.sweeps.run import Sweep
 
 
-def print_plan(done: Sweep) -> None:
-    """The steps of a plan, and which of them are finished."""
+def print_plan(sweep: Sweep) -> None:
+    """Print the steps of a plan, and which of them are finished."""
     table = headed_table()
-    for heading in ("step", "what", "models", "texts", "status"):
+    columns = {
+        "step": "job",
+        "what": "kind",
+        "models": "model",
+        "texts": "corpus",
+        "status": "status",
+    }
+    for heading in columns:
         table.add_column(heading, overflow="fold", no_wrap=heading in ("what", "status"))
-    for row in done.jobs.fillna("").to_dict(orient="records"):
-        table.add_row(
-            *(escape(str(row[name])) for name in ("job", "kind", "model", "corpus", "status"))
-        )
+    for row in sweep.jobs.fillna("").to_dict(orient="records"):
+        table.add_row(*(escape(str(row[name])) for name in columns.values()))
     Console(highlight=False).print(table)
 
 
-def print_sweep(done: Sweep) -> None:
-    """How each step ended, and the first sentences of a study's verdict; `layerscope report` shows
-    their curves."""
+def print_sweep(sweep: Sweep) -> None:
+    """Print the outcome of each step, and the first sentences of a study's verdict."""
     console = Console(highlight=False)
-    for row in done.jobs.to_dict(orient="records"):
+    for row in sweep.jobs.to_dict(orient="records"):
         color = {"complete": "green", "failed": "red"}.get(str(row["status"]), "yellow")
-        took = row["seconds"]
-        known = took is not None and math.isfinite(took)
-        shown = f", {format_duration(float(took))}" if known else ""
-        console.print(f"[bold]{escape(str(row['job']))}[/]  [{color}]{row['status']}[/]{shown}")
+        seconds = row["seconds"]
+        duration = ""
+        if seconds is not None and math.isfinite(seconds):
+            duration = f", {format_duration(float(seconds))}"
+        console.print(f"[bold]{escape(str(row['job']))}[/]  [{color}]{row['status']}[/]{duration}")
         verdict = row.get("verdict")
         for line in list(verdict)[:2] if isinstance(verdict, (list, tuple)) else ():
             console.print(f"  {escape(line)}")
-    for one in done.failed:
-        console.print(f"[red]failed[/] {escape(one['job'])}: {escape(one['reason'])}")
+    for failure in sweep.failed:
+        console.print(f"[red]failed[/] {escape(failure['job'])}: {escape(failure['reason'])}")
 
 
 def format_duration(seconds: float) -> str:
-    """A duration, as short as it is still useful.
+    """Return a duration in the largest useful unit.
 
     >>> format_duration(1), format_duration(75), format_duration(4000), format_duration(200_000)
     ('1 s', '75 s', '67 min', '2.3 days')

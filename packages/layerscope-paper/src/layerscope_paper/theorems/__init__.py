@@ -1,2 +1,1 @@
-"""The paper's inequalities as statements that a computer can try to break; the study `theory`
-does."""
+"""The paper's inequalities as statements; the study `theory` searches for counterexamples."""

@@ -1,5 +1,5 @@
 """Appendix B and Proposition 1: the LogDet bound, the remark on α, and nearly orthogonal random
-vectors. No data are needed.
+vectors.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ _NODES = 20001
 
 
 def logdet_entropy(eigenvalues: Array) -> float:
-    """log det K − log 2, as Appendix B prints it."""
+    """Return log det K − log 2, as Appendix B prints it."""
     return float(np.log(eigenvalues).sum() - np.log(2))
 
 
 def shannon(eigenvalues: Array) -> float:
-    """S₁ of Equation 1: the eigenvalues are divided by their sum first."""
+    """Return S₁ of Equation 1: the eigenvalues are divided by their sum first."""
     p = eigenvalues / eigenvalues.sum()
     return float(-(p * np.log(p)).sum())
 
 
 def weight_of_small(alpha: float) -> float:
-    """The share of Σ pᵢ^α that comes from the smaller half of 100 eigenvalues λᵢ = 1/i."""
+    """Return the share of the smaller half of 100 eigenvalues λᵢ = 1/i in Σ pᵢ^α."""
     powers = np.arange(1, 101, dtype=float) ** -alpha
     return float(powers[50:].sum() / powers.sum())
 
 
 def wide_angle(dimension: int, epsilon: float) -> float:
-    """P(|⟨u, v⟩| > ε) of two independent uniform unit vectors: ∫ sin^(D−2) over the angles that are
-    too small."""
+    """Return P(|⟨u, v⟩| > ε) of two independent uniform unit vectors: ∫ sin^(D−2) over the angles
+    that are too small."""
 
     def mass(end: float) -> float:
         angles = np.linspace(0.0, end, _NODES)
@@ -45,50 +45,50 @@ def wide_angle(dimension: int, epsilon: float) -> float:
 
 
 def printed_tail(dimension: int, epsilon: float) -> float:
-    """What Proposition 1 allows one pair: √(2π) e^(−Dε²/2)."""
+    """Return the bound of Proposition 1 for one pair: √(2π) e^(−Dε²/2)."""
     return float(np.sqrt(2 * np.pi) * np.exp(-dimension * epsilon**2 / 2))
 
 
 def rows() -> list[Row]:
-    """Each statement as printed; what it depends on is in the note."""
+    """Return each statement as printed, with its conditions in the note."""
     spectrum = np.array([10.0, 10.0])
     excess = logdet_entropy(spectrum) - shannon(spectrum)
     divided = logdet_entropy(spectrum / spectrum.sum()) - shannon(spectrum)
     small = [weight_of_small(alpha) for alpha in ALPHAS]
-    shown = ", ".join(
+    by_alpha = ", ".join(
         f"α = {alpha:g}: {weight:.3f}" for alpha, weight in zip(ALPHAS, small, strict=True)
     )
     ratios = {d: max(wide_angle(d, e) / printed_tail(d, e) for e in EPSILONS) for d in DIMENSIONS}
     worst = max(ratios.values())
-    least = int(np.ceil(2 * np.log(1000**2 * np.sqrt(2 * np.pi)) / 0.1**2))
-    bound = (
+    dimension = int(np.ceil(2 * np.log(1000**2 * np.sqrt(2 * np.pi)) / 0.1**2))
+    scale_note = (
         f"claim: LogDet entropy bounds S₁ from below; here it is {logdet_entropy(spectrum):.2f}, "
         f"S₁ = log 2 = {shannon(spectrum):.2f}. It depends on the scale of K, which S₁ does not see"
     )
-    empty = (
+    divided_note = (
         "with K divided by its trace it holds for every K, and says nothing: the left side is at "
         "most −log 2, S₁ at least 0"
     )
-    weights = (
+    weight_note = (
         "claim: with larger α smaller eigenvalues contribute more; it is the other way round "
-        f"({shown})"
+        f"({by_alpha})"
     )
-    angles = (
+    angle_note = (
         "of one pair, over 49 values of ε; below 1 for each of these D, so the union over pairs "
         "holds too. It depends on uniform directions, which states of a model do not have, and is "
-        f"empty in few dimensions: 1000 vectors and ε = 0.1 need D > {least:,}"
+        f"empty in few dimensions: 1000 vectors and ε = 0.1 need D > {dimension:,}"
     )
     weight = small[-1] - small[0]
-    less = "weight of the smaller half, α = 4 − α = 0.5"
+    weight_name = "weight of the smaller half, α = 4 − α = 0.5"
     return [
-        Row("K = 10·I₂", "LogDet − S₁", excess, excess <= 0, bound),
-        Row("K = 10·I₂, trace 1", "LogDet − S₁", divided, divided <= 0, empty),
-        Row("λᵢ = 1/i, n = 100", less, weight, weight > 0, weights),
+        Row("K = 10·I₂", "LogDet − S₁", excess, excess <= 0, scale_note),
+        Row("K = 10·I₂, trace 1", "LogDet − S₁", divided, divided <= 0, divided_note),
+        Row("λᵢ = 1/i, n = 100", weight_name, weight, weight > 0, weight_note),
         Row(
             f"D = {', '.join(map(str, DIMENSIONS))}",
             "Proposition 1: exact / allowed, worst",
             worst,
             worst <= 1,
-            angles,
+            angle_note,
         ),
     ]

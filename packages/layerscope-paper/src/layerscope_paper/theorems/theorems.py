@@ -1,10 +1,11 @@
-"""Lemma 1 and Theorems 1, 5, 6 and 7 of the paper as statements that a computer can try to break:
-as printed, corrected, and with the trace divided out. Pure mathematics in float64.
+"""Lemma 1 and Theorems 1, 5, 6 and 7 of the paper as statements: as printed, corrected, and with
+the trace divided out, in float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -29,8 +30,8 @@ ALPHAS = (0.05, 0.5, 0.999, 1.0, 1.5, 2.0, 5.0, 20.0, np.inf)
 
 
 def draw_lemma1(kind: str, rng: Rng) -> Case:
-    """Shares q, shares p that q majorizes (q mixed by a doubly stochastic matrix), and an order
-    α."""
+    """Draw shares q, shares p that q majorizes (q mixed by a doubly stochastic matrix), and an
+    order α."""
     q = shares(draw_matrix(kind, rng)["z"])
     mixing = rng.dirichlet(np.full(int(rng.integers(1, 5)), rng.uniform(0.1, 2.0)))
     p = sum(w * q[rng.permutation(len(q))] for w in mixing)
@@ -38,13 +39,13 @@ def draw_lemma1(kind: str, rng: Rng) -> Case:
 
 
 def margin_lemma1(case: Case) -> float:
-    """S_α(p) − S_α(q), where p is the more even one."""
+    """Return S_α(p) − S_α(q), where p is the more even one."""
     return renyi(np.asarray(case["p"]), case["alpha"]) - renyi(np.asarray(case["q"]), case["alpha"])
 
 
 def nudge_lemma1(case: Case, rng: Rng, step: float) -> Case:
-    """Another q near this one, and a p that it majorizes by a little: where a violation would show
-    first."""
+    """Return a similar q, and a p that it majorizes by a little, which is nearest to a
+    violation."""
     q = np.sort(np.abs(case["q"] * np.exp(step * rng.normal(size=len(case["q"])))))[::-1]
     q = q / q.sum()
     share = step * rng.random()
@@ -70,18 +71,18 @@ LEMMA1_STATEMENTS = (
 
 # Theorem 1 (Theorem 4 of the appendix): effective rank and entropy.
 #
-# The printed proof takes σ_i² = λ_i and σ_i ≤ 1 to say that λ is majorized by σ. But the σ_i sum to
-# one only after a division, and the λ_i only after another: majorization compares vectors of equal
-# sums, and σ_i² / Σσ² is the *more* concentrated one.
+# The printed proof concludes from σ_i² = λ_i and σ_i ≤ 1 that λ is majorized by σ. But the σ_i sum
+# to one only after a division, and the λ_i only after another: majorization compares vectors of
+# equal sums, and σ_i² / Σσ² is the *more* concentrated one.
 
 
 def printed_theorem1(case: Case) -> float:
-    """S_1 − log EffRank."""
+    """Return S_1 − log EffRank."""
     return renyi(shares(case["z"]), 1.0) - float(np.log(effective_rank(case["z"])))
 
 
 def corrected_theorem1(case: Case) -> float:
-    """The smaller of log EffRank − S_1 and log rank − log EffRank."""
+    """Return the smaller of log EffRank − S_1 and log rank − log EffRank."""
     z = case["z"]
     log_rank = float(np.log(effective_rank(z)))
     return min(log_rank - renyi(shares(z), 1.0), float(np.log(np.linalg.matrix_rank(z))) - log_rank)
@@ -109,33 +110,32 @@ THEOREM1_STATEMENTS = (
 )
 
 
-# What Theorems 5 and 6 share: N prompts whose mean vectors q_i point in random directions, and S_2
-# with and without the trace.
+# Theorems 5 and 6: N prompts whose mean vectors q_i point in random directions, and S_2 with and
+# without the trace.
 #
 # Equation 1 divides the eigenvalues by the trace; the proofs of both theorems use S_2 = −log ‖Q
-# Qᵀ‖² without doing so. Divided, a common length of the q_i cancels: with u_i = q_i / ‖q_i‖ all
-# that is left is e^{−S_2} = 1/N + (1/N²) Σ_{i≠j} ⟨u_i, u_j⟩².
+# Qᵀ‖² without this division. With it, a common length of the q_i cancels: for u_i = q_i / ‖q_i‖,
+# e^{−S_2} = 1/N + (1/N²) Σ_{i≠j} ⟨u_i, u_j⟩².
 
 PROBABILITY = 0.95  # each ε is chosen so that the printed bound promises this much
 _TAIL = np.sqrt(2 * np.pi)
 
 
 def collisions(q: np.ndarray, divided: bool) -> float:
-    """e^{−S_2} of the rows of Q: ‖Q Qᵀ‖², divided by the squared trace where Equation 1 is
-    followed."""
+    """Return e^{−S_2} of the rows of Q: ‖Q Qᵀ‖², which Equation 1 divides by the squared trace."""
     gram = q @ q.T
     squares = float((gram**2).sum())
     return squares / float(np.trace(gram)) ** 2 if divided else squares
 
 
 def tail_level(n: int) -> float:
-    """log(N² √(2π) / (1 − probability)), which both printed probabilities are solved for."""
+    """Return log(N² √(2π) / (1 − probability)), which both printed probabilities are solved for."""
     return float(np.log(n**2 * _TAIL / (1 - PROBABILITY)))
 
 
 def both_bounds(case: Case) -> float:
-    """Margin of 1/N ≤ e^{−S_2} ≤ 1/N + (1 − 1/N) max⟨u_i, u_j⟩², with the trace divided out; needs
-    rows q_i of one length."""
+    """Return the margin of 1/N ≤ e^{−S_2} ≤ 1/N + (1 − 1/N) max⟨u_i, u_j⟩², with the trace divided
+    out, for rows q_i of one length."""
     q = case["q"]
     n = len(q)
     value = collisions(q, divided=True)
@@ -145,13 +145,11 @@ def both_bounds(case: Case) -> float:
 
 
 def nudge_means(case: Case, rng: Rng, step: float) -> Case:
-    """Rows turned a little, their lengths kept."""
+    """Return rows in slightly changed directions, with the same lengths."""
     q = case["q"]
     length = np.linalg.norm(q, axis=1, keepdims=True)
-    return {
-        **case,
-        "q": length * unit(q / length + step * rng.normal(size=q.shape) / np.sqrt(q.shape[1])),
-    }
+    turned = unit(q / length + step * rng.normal(size=q.shape) / np.sqrt(q.shape[1]))
+    return {**case, "q": length * turned}
 
 
 def _trace_statements(
@@ -162,42 +160,40 @@ def _trace_statements(
     value: Callable[[Case], float],
     every: int,
 ) -> tuple[Statement, ...]:
-    """A theorem as printed (S_2 as the proof has it), with the trace divided out (as Equation 1 has
-    it), and corrected."""
+    """Return a theorem as printed (S_2 of the proof), with the trace divided out (S_2 of Equation
+    1), and corrected."""
 
     def margin(case: Case, divided: bool) -> float:
         return float(case["epsilon"] - abs(collisions(case["q"], divided) - value(case)))
 
-    printed = partial(margin, divided=False)
-    divided = partial(margin, divided=True)
-    allowed = 1 - PROBABILITY
-    text = f"|e^{{−S_2}} − {target}| ≤ ε"
     bounds = "1/N ≤ e^{−S_2} ≤ 1/N + (1 − 1/N) max cos², S_2 of Eq. 1"
-    return (
-        Statement(
-            theorem,
-            "printed",
-            f"{text}, no trace in S_2",
-            kinds,
-            draw,
-            printed,
-            share=allowed,
-            every=every,
-        ),
-        Statement(
-            theorem,
-            "trace divided",
-            f"{text}, S_2 of Eq. 1",
-            kinds,
-            draw,
-            divided,
-            share=allowed,
-            every=every,
-        ),
-        Statement(
-            theorem, "corrected", bounds, kinds, draw, both_bounds, nudge=nudge_means, every=every
-        ),
+    corrected = Statement(
+        theorem, "corrected", bounds, kinds, draw, both_bounds, nudge_means, every=every
     )
+    printed = replace(
+        corrected,
+        version="printed",
+        text=f"|e^{{−S_2}} − {target}| ≤ ε, no trace in S_2",
+        margin=partial(margin, divided=False),
+        nudge=None,
+        share=1 - PROBABILITY,
+    )
+    divided = replace(
+        printed,
+        version="trace divided",
+        text=f"|e^{{−S_2}} − {target}| ≤ ε, S_2 of Eq. 1",
+        margin=partial(margin, divided=True),
+    )
+    return printed, divided, corrected
+
+
+def read_sizes(kind: str) -> list[int]:
+    """Return the numbers of a kind of case.
+
+    >>> read_sizes("N=2, D=256")
+    [2, 256]
+    """
+    return [int(setting.partition("=")[2]) for setting in kind.split(", ")]
 
 
 # Theorem 5: prompts of L = D orthonormal tokens (maximal prompt entropy).
@@ -208,8 +204,8 @@ THEOREM5_KINDS = ("N=2, D=256", "N=4, D=16", "N=8, D=64", "N=32, D=16")
 
 
 def draw_theorem5(kind: str, rng: Rng) -> Case:
-    """Mean vectors of N prompts, each the rows of a uniformly random orthogonal matrix."""
-    n, d = (int(part.split("=")[1]) for part in kind.split(", "))
+    """Draw mean vectors of N prompts, each the rows of a uniformly random orthogonal matrix."""
+    n, d = read_sizes(kind)
     q = np.empty((n, d))
     for i in range(n):
         basis, upper = np.linalg.qr(rng.normal(size=(d, d)))
@@ -218,12 +214,11 @@ def draw_theorem5(kind: str, rng: Rng) -> Case:
 
 
 def emptiness() -> float:
-    """How many times N/L² the smallest ε is for which the printed probability promises anything:
-    the statement is weak."""
-    settings = [[int(part.split("=")[1]) for part in kind.split(", ")] for kind in THEOREM5_KINDS]
+    """Return the smallest ε with a printed probability above zero, as a multiple of N/L², which
+    shows that the statement is weak."""
     return min(
         n * float(np.sqrt(2 * np.log(n**2 * np.sqrt(2 * np.pi)) / d)) / (n / d**2)
-        for n, d in settings
+        for n, d in map(read_sizes, THEOREM5_KINDS)
     )
 
 
@@ -248,8 +243,8 @@ THEOREM6_KINDS = ("N=2, L=8, D=128", "N=4, L=4, D=64", "N=4, L=32, D=256", "N=8,
 
 
 def draw_theorem6(kind: str, rng: Rng) -> Case:
-    """Mean vectors of N prompts of L equal unit tokens in random directions."""
-    n, length, d = (int(part.split("=")[1]) for part in kind.split(", "))
+    """Draw mean vectors of N prompts of L equal unit tokens in random directions."""
+    n, length, d = read_sizes(kind)
     tokens = np.repeat(unit(rng.normal(size=(n, d)))[:, None, :], length, axis=1)
     return {
         "q": tokens.mean(axis=1),
@@ -261,8 +256,8 @@ def draw_theorem6(kind: str, rng: Rng) -> Case:
 
 
 def epsilons_theorem6(n: int, length: int, d: int) -> tuple[float, float]:
-    """The ε that the bound promises with `PROBABILITY`: by the printed exponent D³ ε² / (2 N⁸), and
-    by that of the proof."""
+    """Return the ε of the bound with `PROBABILITY`: by the printed exponent D³ ε² / (2 N⁸), and by
+    that of the proof."""
     level = float(np.sqrt(2 * tail_level(n)))
     return n**4 * level / d**1.5, n**4 / length**2 * level / d**0.5
 
@@ -292,7 +287,7 @@ NOISES = ("far apart", "overlapping")
 
 
 def draw_joint(kind: str, rng: Rng) -> Case:
-    """A joint distribution of X and Z, a critic, and a number of samples."""
+    """Draw a joint distribution of X and Z, a critic, and a number of samples."""
     nx, nz = (int(x) for x in rng.integers(2, 4, size=2))
     joint = rng.dirichlet(np.full(nx * nz, rng.uniform(0.1, 2.0))).reshape(nx, nz) + 1e-12
     if kind == "copies":
@@ -306,7 +301,8 @@ def draw_joint(kind: str, rng: Rng) -> Case:
 
 
 def infonce_bound(case: Case) -> float:
-    """log N − InfoNCE, expected over N draws of (x, z), summed over all of them exactly."""
+    """Return log N − InfoNCE, the expectation over N draws of (x, z), summed over all draws
+    exactly."""
     joint = np.asarray(case["joint"])
     critic = np.asarray(case["critic"])
     n = case["samples"]
@@ -324,25 +320,25 @@ def infonce_bound(case: Case) -> float:
 
 
 def mutual_information(joint: np.ndarray) -> float:
-    """I(X; Z)."""
+    """Return I(X; Z)."""
     return float((joint * np.log(joint / np.outer(joint.sum(1), joint.sum(0)))).sum())
 
 
 def printed_theorem7(case: Case) -> float:
-    """The smaller of I − bound and H(Z) − I."""
+    """Return the smaller of I − bound and H(Z) − I."""
     joint = np.asarray(case["joint"])
     information = mutual_information(joint)
     return min(information - infonce_bound(case), renyi(joint.sum(0), 1.0) - information)
 
 
 def corrected_theorem7(case: Case) -> float:
-    """The same, with H(X) as a bound as well."""
+    """Return the smallest of I − bound, H(Z) − I and H(X) − I."""
     joint = np.asarray(case["joint"])
     return min(printed_theorem7(case), renyi(joint.sum(1), 1.0) - mutual_information(joint))
 
 
 def nudge_joint(case: Case, rng: Rng, step: float) -> Case:
-    """Probabilities and critic, a little changed."""
+    """Return probabilities and critic, a little changed."""
     joint = case["joint"] * np.exp(step * rng.normal(size=case["joint"].shape))
     return {
         **case,
@@ -352,7 +348,7 @@ def nudge_joint(case: Case, rng: Rng, step: float) -> Case:
 
 
 def draw_cloud(kind: str, rng: Rng) -> Case:
-    """Two views of N prompts."""
+    """Draw two views of N prompts."""
     n = int(rng.integers(8, 33))
     if kind == "circle":
         angles = 2 * np.pi * np.arange(n) / n
@@ -369,13 +365,13 @@ def draw_cloud(kind: str, rng: Rng) -> Case:
 
 
 def matrix_reading(case: Case) -> float:
-    """S_1 of the prompts' vectors − (log N − InfoNCE): two views, 2N − 2 negatives, cosine over the
-    temperature."""
+    """Return S_1 of the prompts' vectors − (log N − InfoNCE): two views, 2N − 2 negatives, cosine
+    over the temperature."""
     a = case["a"]
     b = case["b"]
     n = len(a)
-    both = unit(np.concatenate([a, b]))
-    scores = both @ both.T / TEMPERATURE
+    vectors = unit(np.concatenate([a, b]))
+    scores = vectors @ vectors.T / TEMPERATURE
     np.fill_diagonal(scores, -np.inf)
     positive = scores[np.arange(2 * n), (np.arange(2 * n) + n) % (2 * n)]
     top = scores.max(axis=1)
@@ -384,20 +380,20 @@ def matrix_reading(case: Case) -> float:
 
 
 def nudge_cloud(case: Case, rng: Rng, step: float) -> Case:
-    """Both views moved together."""
+    """Return both views moved in the same direction."""
     shift = step * rng.normal(size=case["a"].shape)
     return {"a": unit(case["a"] + shift), "b": unit(case["b"] + shift)}
 
 
 def draw_noise(kind: str, rng: Rng) -> Case:
-    """X uniform on k equally spaced points, Z = X + Gaussian noise of width σ."""
+    """Draw k equally spaced points for X, and the width σ of the noise in Z = X + noise."""
     width = 10 ** (rng.uniform(-2.5, -1) if kind == "far apart" else rng.uniform(-1, 0.3))
     return {"points": int(rng.integers(2, 9)), "width": float(width)}
 
 
 def continuous_reading(case: Case) -> float:
-    """h(Z) − I(X; Z), which is h(Z | X): that of the noise, ½ log(2πe σ²), however many points
-    there are."""
+    """Return h(Z) − I(X; Z), which is h(Z | X): that of the noise, ½ log(2πe σ²), for any number of
+    points."""
     return 0.5 * float(np.log(2 * np.pi * np.e * case["width"] ** 2))
 
 

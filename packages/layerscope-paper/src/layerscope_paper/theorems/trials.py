@@ -1,5 +1,4 @@
-"""What a statement is, the random matrices it is about, and how it is tried: on random cases, then
-by climbing to a violation.
+"""Statements, the random matrices that they are tried on, and the climb to a violation.
 
 The quantities (entropy, effective rank) are written in plain numpy, independently of
 `layerscope.metrics`.
@@ -14,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-Case = dict[str, Any]  # what a statement is about: matrices, distributions, settings
+Case = dict[str, Any]  # matrices, distributions and settings of a statement
 Rng = np.random.Generator
 
-SLACK = 1e-9  # a margin below this is a violation; above it, rounding
-_SHOWN = 40  # numbers of a counter-example that are kept in full
+SLACK = 1e-9  # a margin below −SLACK is a violation; above it, rounding
+_SHOWN = 40  # the largest array of a counterexample that is stored in full
 KINDS = (
     "gaussian",
     "power law",
@@ -33,12 +32,11 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Statement:
-    """An inequality: `margin` says by how much a case fulfils it (negative: by how much it breaks
-    it).
+    """An inequality; `margin` is the distance of a case from breaking it (negative: it breaks it).
 
-    `draw(kind, rng)` makes a case; `nudge(case, rng, step)` makes one near it, and is None where
-    the statement is about random draws, which nobody may choose. `share` is the share of random
-    draws that may fall outside, for statements with a probability.
+    `draw(kind, rng)` makes a case; `nudge(case, rng, step)` makes a similar one, and is None where
+    the statement is about random draws. `share` is the share of random draws that may fall outside,
+    for statements with a probability. A costly statement is checked on one of `every` cases.
     """
 
     theorem: str
@@ -49,12 +47,12 @@ class Statement:
     margin: Callable[[Case], float]
     nudge: Callable[[Case, Rng, float], Case] | None = None
     share: float = 0.0
-    every: int = 1  # one of so many of the checks asked for: costly cases are fewer
+    every: int = 1
 
 
 @dataclass
 class Trial:
-    """What came of one kind of case under one search."""
+    """The outcome of one kind of case under one search."""
 
     statement: Statement
     kind: str
@@ -66,56 +64,45 @@ class Trial:
 
     @property
     def holds(self) -> bool:
-        """Whether no more cases broke it than the statement allows (with room for chance where it
-        allows any)."""
+        """True if no more cases broke it than the statement allows, with three standard deviations
+        for chance."""
         allowed = self.statement.share * self.checks
-        return (
-            self.violations <= allowed + 3 * np.sqrt(allowed * (1 - self.statement.share))
-            if allowed
-            else not self.violations
-        )
+        return bool(self.violations <= allowed + 3 * np.sqrt(allowed * (1 - self.statement.share)))
 
-    def note(self, case: Case, margin: float, where: Mapping[str, Any]) -> None:
-        """Count one case; keep it if it is the worst so far."""
+    def note(self, case: Case, margin: float, origin: Mapping[str, Any]) -> None:
+        """Count one case, and store it if it is the worst so far."""
         self.checks += 1
         self.violations += margin < -SLACK
         if margin < self.margin:
             self.margin = margin
-            self.worst = {**where, "margin": margin, "case": describe(case)}
+            self.worst = {**origin, "margin": margin, "case": describe(case)}
 
     @property
     def counterexample(self) -> str:
-        """The worst violation as JSON: how it was drawn, and the case itself where it is small.
+        """The worst violation as JSON: its seed and search, and the case itself if it is small.
         Empty where there is none."""
         return json.dumps(self.worst) if self.violations else ""
 
 
 def describe(case: Case) -> dict[str, Any]:
-    """A case as plain numbers; large arrays by their shape alone, since kind and seed make them
-    again."""
-    out: dict[str, Any] = {}
-    for name, value in case.items():
-        array = np.asarray(value)
-        if array.ndim == 0:
-            out[name] = array.item()
-        else:
-            out[name] = (
-                np.round(array, 12).tolist()
-                if array.size <= _SHOWN
-                else {"shape": list(array.shape)}
-            )
-    return out
+    """Return a case as plain numbers; large arrays by their shape alone, since kind and seed make
+    them again."""
+    arrays = {name: np.asarray(value) for name, value in case.items()}
+    return {
+        name: np.round(array, 12).tolist() if array.size <= _SHOWN else {"shape": [*array.shape]}
+        for name, array in arrays.items()
+    }
 
 
 def seeds(seed: int, statement: Statement, kind: str, number: int) -> list[int]:
-    """What a random case is drawn from; the same for the printed and the corrected version, so that
-    they see the same cases."""
+    """Return the seed of a random case; the printed and the corrected version see the same
+    cases."""
     return [seed, sum(statement.theorem.encode()), statement.kinds.index(kind), number]
 
 
 def search(statement: Statement, kind: str, starts: int, seed: int, steps: int = 0) -> Trial:
-    """Random cases of one kind; from each, so many steps that keep every small change which brings
-    it nearer to being false."""
+    """Try random cases of one kind; from each, take `steps` small changes, and keep each that
+    brings it nearer to a violation."""
     trial = Trial(statement, kind, "adversarial" if steps else "random")
     for start in range(starts):
         origin = seeds(seed, statement, kind, start)
@@ -126,11 +113,11 @@ def search(statement: Statement, kind: str, starts: int, seed: int, steps: int =
         rng = np.random.default_rng([*origin, 1])
         for number in range(1, steps + 1):
             assert statement.nudge is not None
-            other = statement.nudge(case, rng, step)
-            margin = statement.margin(other)
-            trial.note(other, margin, {"kind": kind, "seed": origin, "climbed": number})
+            changed = statement.nudge(case, rng, step)
+            margin = statement.margin(changed)
+            trial.note(changed, margin, {"kind": kind, "seed": origin, "climbed": number})
             if margin < best:
-                case = other
+                case = changed
                 best = margin
                 step = min(1.0, step * 1.3)
             else:
@@ -139,7 +126,7 @@ def search(statement: Statement, kind: str, starts: int, seed: int, steps: int =
 
 
 def draw_matrix(kind: str, rng: Rng) -> Case:
-    """{"z": a matrix of 2 to 24 rows and columns}."""
+    """Return {"z": a random matrix of 2 to 24 rows and columns}."""
     n, d = (2, 2) if kind == "two by two" else (int(x) for x in rng.integers(2, 25, size=2))
     z = rng.normal(size=(n, d))
     if kind == "power law":
@@ -162,19 +149,19 @@ def draw_matrix(kind: str, rng: Rng) -> Case:
 
 
 def nudge_matrix(case: Case, rng: Rng, step: float) -> Case:
-    """The matrix, a little changed."""
+    """Return the matrix, a little changed."""
     z = case["z"]
     return {**case, "z": z + step * np.linalg.norm(z) / np.sqrt(z.size) * rng.normal(size=z.shape)}
 
 
 def shares(z: np.ndarray) -> np.ndarray:
-    """p_i = λ_i(Z Zᵀ) / tr, descending."""
+    """Return p_i = λ_i(Z Zᵀ) / tr, descending."""
     squares = np.linalg.svd(z, compute_uv=False) ** 2
     return np.asarray(squares / squares.sum())
 
 
 def renyi(p: np.ndarray, alpha: float) -> float:
-    """S_α of shares, in nats."""
+    """Return S_α of shares, in nats."""
     p = p[p > 0]
     if alpha == 1:
         return float(-(p * np.log(p)).sum())
@@ -185,11 +172,11 @@ def renyi(p: np.ndarray, alpha: float) -> float:
 
 
 def effective_rank(z: np.ndarray) -> float:
-    """exp of the entropy of σ_i / Σσ (Roy & Vetterli 2007)."""
+    """Return exp of the entropy of σ_i / Σσ (Roy & Vetterli 2007)."""
     sigma = np.linalg.svd(z, compute_uv=False)
     return float(np.exp(renyi(sigma / sigma.sum(), 1.0)))
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows of length 1."""
+    """Return rows scaled to length 1."""
     return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True))

@@ -13,48 +13,49 @@ from layerscope_paper.atlas.reproduce.base import NO_SCORES, Item, Row
 
 ALL = "all"  # every item
 
-__all__ = ["ALL", "Item", "Row", "find_item", "items", "reproduce"]
+__all__ = ["ALL", "Item", "Row", "find_items", "items", "reproduce"]
 
 
 @lru_cache(maxsize=1)
 def items() -> dict[str, Item]:
-    """Every table and figure that can be recomputed, by name."""
-    known = {}
-    for module in pkgutil.iter_modules(__path__):
-        home = importlib.import_module(f"{__name__}.{module.name}")
-        own = (getattr(home, "ITEM", None), *getattr(home, "ITEMS", ()))
-        known.update({item.name: item for item in own if isinstance(item, Item)})
-    return dict(sorted(known.items(), key=lambda pair: _place(pair[0])))
+    """Return every table and figure that can be recomputed, by name."""
+    modules = [
+        importlib.import_module(f"{__name__}.{info.name}")
+        for info in pkgutil.iter_modules(__path__)
+    ]
+    found_items = [item for module in modules for item in getattr(module, "ITEMS", ())]
+    return {item.name: item for item in sorted(found_items, key=_sort_key)}
 
 
-def _place(name: str) -> tuple[int, int, str]:
-    """Tables, then figures by number, then the rest."""
-    kind = next((i for i, prefix in enumerate(("table", "fig")) if name.startswith(prefix)), 2)
-    return kind, int("".join(filter(str.isdigit, name)) or 0), name
+def _sort_key(item: Item) -> tuple[int, int, str]:
+    """Sort tables first, then figures by number, then the talk."""
+    prefixes = ("table", "fig")
+    kind = next((i for i, prefix in enumerate(prefixes) if item.name.startswith(prefix)), 2)
+    return kind, int("".join(filter(str.isdigit, item.name)) or 0), item.name
 
 
-def find_item(name: str) -> Item:
-    """The table or figure of that name."""
+def find_items(name: str) -> list[Item]:
+    """Return the table or figure of that name, or every one for `all`."""
+    if name == ALL:
+        return list(items().values())
     if name not in items():
         raise UnknownNameError("table or figure", name, [*items(), ALL])
-    return items()[name]
+    return [items()[name]]
 
 
 def reproduce(name: str, convention: str = "both") -> list[Row]:
-    """The rows of one table or figure, or of `all`, under `authors`, `english` or `both`
+    """Return the rows of one table or figure, or of `all`, under `authors`, `english` or `both`
     conventions.
 
     >>> row = reproduce("table2", "authors")[0]
     >>> row.model, row.column, row.printed, round(row.ours, 2), row.tasks, row.verdict
     ('Pythia-410M', 'best', 52.0, 51.96, 32, 'supported')
     """
-    chosen = list(items().values()) if name == ALL else [find_item(name)]
     if convention != "both" and convention not in CONVENTIONS:
         raise UnknownNameError("convention", convention, [*CONVENTIONS, "both"])
-    wanted = list(CONVENTIONS) if convention == "both" else [convention]
-    return [
-        row
-        for item in chosen
-        for each in (wanted if item.uses_scores else [NO_SCORES])
-        for row in item.rows(each)
-    ]
+    conventions = list(CONVENTIONS) if convention == "both" else [convention]
+    rows = []
+    for item in find_items(name):
+        for item_convention in conventions if item.uses_scores else [NO_SCORES]:
+            rows += item.rows(item_convention)
+    return rows

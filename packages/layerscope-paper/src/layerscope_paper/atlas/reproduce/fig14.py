@@ -18,21 +18,21 @@ VIT_L_WIDTH = 1024
 
 
 def accuracies(model: str) -> Array:
-    """Validation accuracy of the attention probe at single layers, label 1 to 24."""
+    """Return the validation accuracy of the attention probe at single layers, label 1 to 24."""
     return probe_accuracies(f"{model}-large")["top1"].to_numpy(float)
 
 
 def width(model: str) -> float:
-    """The width of the states, from how the published normalization divides by its logarithm."""
-    raw = metric_values(model, "imagenet", "entropy_prompt")["value"].to_numpy(float)
-    per_log = metric_values(model, "imagenet", "entropy_prompt", normalization="logD")[
-        "value"
-    ].to_numpy(float)
-    return float(np.exp(np.median(raw / per_log)))
+    """Return the width of the states, by whose logarithm the published normalization divides."""
+    raw, divided = (
+        metric_values(model, "imagenet", "entropy_prompt", normalization)["value"].to_numpy(float)
+        for normalization in ("raw", "logD")
+    )
+    return float(np.exp(np.median(raw / divided)))
 
 
 def rows(convention: str) -> Iterator[Row]:
-    """Accuracy peaks, entropies, and the claim that all models share one shape."""
+    """Yield accuracy peaks, entropies, and the claim that all models share one shape."""
     for model in PROBED:
         values = accuracies(model)
         peak = int(values.argmax()) + 1
@@ -73,30 +73,25 @@ def rows(convention: str) -> Iterator[Row]:
         "aimv2", "valley of entropy_prompt", None, False, "no metrics of aimv2 were published"
     )
     for model in (AIM, "vit-large"):
-        wide = width(model)
-        yield Row(
-            model,
-            "width",
-            wide,
-            round(wide) == VIT_L_WIDTH,
-            "claim: all are 24-layer ViT-L, whose width is 1024",
-        )
+        value = width(model)
+        note = "claim: all are 24-layer ViT-L, whose width is 1024"
+        yield Row(model, "width", value, round(value) == VIT_L_WIDTH, note)
 
 
 def charts(convention: str) -> list[Chart]:
-    """Accuracy, prompt entropy, dataset entropy."""
-    found = {model: accuracies(model) for model in PROBED}
-    lines = [
-        Line(model, range(1, 25), list(values), note=(int(values.argmax()) + 1, ""))
-        for model, values in found.items()
-    ]
+    """Return charts of accuracy, prompt entropy and dataset entropy."""
+    lines = []
+    for model in PROBED:
+        values = accuracies(model)
+        best = int(values.argmax()) + 1
+        lines.append(Line(model, range(1, 25), list(values), note=(best, "")))
     # the same names as above, so that a model keeps its color; aimv2 has no metrics
     models = {"aim": AIM, **{m: f"{m}-large" for m in PROBED[2:]}}
     accuracy = Chart("ImageNet-100 accuracy, attention probe (%)", lines, x="label of the probe")
     return [accuracy, *metric_charts(("entropy_prompt", "entropy_dataset"), models, "imagenet")]
 
 
-ITEM = Item(
+FIG14 = Item(
     "fig14",
     "Figure 14: image models by pretext task",
     (
@@ -107,3 +102,5 @@ ITEM = Item(
     charts,
     uses_scores=False,
 )
+
+ITEMS = (FIG14,)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from layerscope.core.statistics import Array
-from layerscope_paper.atlas.overlay import OURS
+from layerscope_paper.atlas.overlay import PROFILE_METRICS
 from layerscope_paper.atlas.reproduce.base import (
     ABSOLUTE,
     ESTIMATED,
@@ -27,7 +27,7 @@ from layerscope_paper.atlas.reproduce.base import (
 )
 
 THREE_METRICS = ["entropy_prompt", "curvature", "lidar"]  # figures 2, 4 and 12
-EVERY_METRIC = list(OURS)  # figures 10 and 11
+EVERY_METRIC = list(PROFILE_METRICS)  # figures 10 and 11
 _item = partial(Item, uses_scores=False)
 
 
@@ -35,23 +35,18 @@ MODELS_2 = ["Pythia-410m", "mamba-370m", "bert-base"]
 
 
 def _rows_2(convention: str) -> Iterator[Row]:
-    """How far each metric moves over the layers, and the entropy's valley and level."""
+    """Yield each metric's range over the layers, and the entropy's valley and level."""
     for metric in THREE_METRICS:
-        moves = {model: spread(curve(model, metric)) for model in MODELS_2}
-        bert = moves["bert-base"]
-        for model, move in moves.items():
-            holds = move > bert
-            note = f"claim: moves more than BERT ({bert:.2f})"
+        ranges = {model: spread(curve(model, metric)) for model in MODELS_2}
+        bert = ranges["bert-base"]
+        for model, value in ranges.items():
+            holds = value > bert
+            claim = f"claim: moves more than BERT ({bert:.2f})"
             if model == "bert-base":
-                holds = move < min(moves["Pythia-410m"], moves["mamba-370m"])
-                note = "claim: BERT moves less than both"
-            yield Row(
-                model,
-                f"range of {named(metric)}",
-                move,
-                holds,
-                note + "; highest − lowest before the last layer",
-            )
+                holds = value < min(ranges["Pythia-410m"], ranges["mamba-370m"])
+                claim = "claim: BERT moves less than both"
+            note = f"{claim}; highest − lowest before the last layer"
+            yield Row(model, f"range of {named(metric)}", value, holds, note)
     entropy = {model: curve(model, "entropy_prompt") for model in MODELS_2}
     level = {model: float(values.mean()) for model, values in entropy.items()}
     claims = {
@@ -61,9 +56,10 @@ def _rows_2(convention: str) -> Iterator[Row]:
     }
     for model, values in entropy.items():
         _, depth, clear = valley(values)
-        none = claims[model] == "none"
+        claims_none = claims[model] == "none"
+        name = "no valley of entropy_prompt" if claims_none else "valley of entropy_prompt"
         note = f"claim: {claims[model]}; {valley_words(values)}"
-        yield Row(model, f"{'no ' * none}valley of entropy_prompt", depth, clear != none, note)
+        yield Row(model, name, depth, clear != claims_none, note)
     between = level["Pythia-410m"] < level["mamba-370m"] < level["bert-base"]
     note = (
         f"claim: between Pythia ({level['Pythia-410m']:.2f}) and BERT ({level['bert-base']:.2f}); "
@@ -88,34 +84,29 @@ MODELS_10 = ["Pythia-410m", "mamba-370m"]
 
 
 def _rows_10(convention: str) -> Iterator[Row]:
-    """How far each metric moves in the two models: over the whole depth, and in the middle third,
+    """Yield each metric's range in the two models: over the whole depth, and in the middle third,
     which the caption is about."""
     counts = {}
-    for where, reach in (
-        ("", spread),
-        (", middle third", lambda values: float(np.ptp(middle(values)))),
-    ):
-        holds = 0
+    range_by_depth = {
+        "": spread,
+        ", middle third": lambda values: float(np.ptp(middle(values))),
+    }
+    for suffix, range_of in range_by_depth.items():
+        larger = 0
         for metric in EVERY_METRIC:
-            pythia, mamba = (reach(curve(model, metric)) for model in MODELS_10)
-            holds += pythia > mamba
+            pythia, mamba = (range_of(curve(model, metric)) for model in MODELS_10)
+            larger += pythia > mamba
+            name = f"range of {named(metric)}{suffix}"
             note = f"Mamba's is {mamba:.3f}; claim: Pythia's is larger"
-            yield Row(
-                "Pythia-410m", f"range of {named(metric)}{where}", pythia, pythia > mamba, note
-            )
-        counts[where] = holds
-    for where, holds in counts.items():
-        note = (
-            f"of {len(EVERY_METRIC)} metrics move more in Pythia; claim: all. It depends on the "
-            "metric and on where one looks; Figure 2's caption says the opposite of Mamba"
-        )
-        yield Row(
-            "Pythia-410m",
-            f"metrics that move more{where}",
-            float(holds),
-            holds == len(EVERY_METRIC),
-            note,
-        )
+            yield Row("Pythia-410m", name, pythia, pythia > mamba, note)
+        counts[suffix] = larger
+    note = (
+        f"of {len(EVERY_METRIC)} metrics move more in Pythia; claim: all. It depends on the metric "
+        "and on where one looks; Figure 2's caption says the opposite of Mamba"
+    )
+    for suffix, larger in counts.items():
+        name = f"metrics that move more{suffix}"
+        yield Row("Pythia-410m", name, float(larger), larger == len(EVERY_METRIC), note)
 
 
 FIG10 = _item(
@@ -135,57 +126,52 @@ EARLY_4 = 5  # layers 1 to 4: the first sixth
 _row_4 = partial(Row, "Pythia-410m")
 
 
-def _where(metric: str) -> list[Row]:
-    """Whether the middle changes most, and whether the first layers change little after step
-    1000."""
+def _change_rows(metric: str) -> Iterator[Row]:
+    """Yield the change of the middle against that of the other layers, and that of the first layers
+    after step 1000."""
     values = np.stack([curve(name, metric) for name in NAMES_4])
     change = np.abs(values[-1] - values[0])
     ratio = float(middle(change).mean() / _elsewhere(change).mean())
     note = "step 1 to the end; claim: the middle changes most"
-    first = _row_4(f"{named(metric)}: change, middle / elsewhere", ratio, ratio > 1, note)
-    later = np.abs(values[-1] - values[1])
-    early = float(later[1:EARLY_4].mean() / middle(later).mean())
+    yield _row_4(f"{named(metric)}: change, middle / elsewhere", ratio, ratio > 1, note)
+    late_change = np.abs(values[-1] - values[1])
+    ratio = float(late_change[1:EARLY_4].mean() / middle(late_change).mean())
     note = (
         "step 1000 to the end, layers 1–4 against the middle third; claim: early layers hardly "
         "change; judged as below 0.25"
     )
-    return [
-        first,
-        _row_4(f"{named(metric)}: late change, early / middle", early, early < 0.25, note),
-    ]
+    yield _row_4(f"{named(metric)}: late change, early / middle", ratio, ratio < 0.25, note)
 
 
 def _rows_4(convention: str) -> Iterator[Row]:
-    """Where training changes the metrics, and in which direction."""
+    """Yield the layers where training changes the metrics, and the direction of the change."""
     for metric in THREE_METRICS:
-        yield from _where(metric)
-    entropy, bend, lidar = (np.stack([curve(name, m) for name in NAMES_4]) for m in THREE_METRICS)
-    falls = trend([float(middle(v).mean()) for v in entropy])
-    first, second, last = (float(middle(entropy[i]).mean()) for i in (0, 1, -1))
-    levels = f"{first:.2f} at step 1, {second:.2f} at 1000, {last:.2f} at the end; claim: it falls"
-    yield _row_4(
-        "entropy_prompt: trend in the middle",
-        falls,
-        falls <= -0.9,
-        f"Spearman with the step; {levels}",
+        yield from _change_rows(metric)
+    entropy, curvature, lidar = (
+        np.stack([curve(name, metric) for name in NAMES_4]) for metric in THREE_METRICS
     )
-    for name, angles in ((named(ABSOLUTE), bend), (SIGNED, np.pi - bend)):
-        bends = trend([float(middle(v).mean()) for v in angles])
-        levels = (
-            f"{middle(angles[0]).mean():.2f} at step 1, {middle(angles[-1]).mean():.2f} at the end"
+    means = [float(middle(values).mean()) for values in entropy]
+    slope = trend(means)
+    note = (
+        f"Spearman with the step; {means[0]:.2f} at step 1, {means[1]:.2f} at 1000, "
+        f"{means[-1]:.2f} at the end; claim: it falls"
+    )
+    yield _row_4("entropy_prompt: trend in the middle", slope, slope <= -0.9, note)
+    for name, angles in ((named(ABSOLUTE), curvature), (SIGNED, np.pi - curvature)):
+        means = [float(middle(values).mean()) for values in angles]
+        slope = trend(means)
+        note = (
+            f"Spearman with the step; {means[0]:.2f} at step 1, {means[-1]:.2f} at the end; claim: "
+            f"it becomes smoother (falls){_estimate_note(name)}"
         )
-        note = f"Spearman with the step; {levels}; claim: it becomes smoother (falls)" + _how(name)
-        yield _row_4(f"{name}: trend in the middle", bends, bends < 0, note)
+        yield _row_4(f"{name}: trend in the middle", slope, slope < 0, note)
     lowest = int(np.argmin(lidar[-1])) / (lidar.shape[1] - 1)
-    yield _row_4(
-        "lidar: depth of the lowest",
-        lowest,
-        1 / 3 <= lowest <= 2 / 3,
-        "claim: lowest in the middle layers",
-    )
+    note = "claim: lowest in the middle layers"
+    yield _row_4("lidar: depth of the lowest", lowest, 1 / 3 <= lowest <= 2 / 3, note)
 
 
-def _how(metric: str) -> str:
+def _estimate_note(metric: str) -> str:
+    """Return a remark for values that are estimates of the paper's formula."""
     return f"; the paper's formula, estimated: {ESTIMATED}" if metric == SIGNED else ""
 
 
@@ -195,20 +181,20 @@ def _elsewhere(values: Array) -> Array:
 
 
 def _rows_11(convention: str) -> Iterator[Row]:
-    """The same two questions for all six metrics, and for how many of them the answer is yes."""
-    rows = [row for metric in EVERY_METRIC for row in _where(metric)]
+    """Yield both changes for all six metrics, and the number of metrics that agree with the
+    paper."""
+    rows = [row for metric in EVERY_METRIC for row in _change_rows(metric)]
     yield from rows
-    for part, said in (
+    for column, claim in (
         ("change, middle / elsewhere", "change most in the middle"),
         ("late change", "settle early at the bottom"),
     ):
-        mine = [row for row in rows if part in row.column]
-        holds = sum(row.holds for row in mine)
+        holds = [row.holds for row in rows if column in row.column]
         note = (
-            f"of {len(mine)} metrics {said}; claim: training acts mostly on the intermediate "
+            f"of {len(holds)} metrics {claim}; claim: training acts mostly on the intermediate "
             "layers; it depends on the metric"
         )
-        yield _row_4(f"metrics that {said}", float(holds), holds == len(mine), note)
+        yield _row_4(f"metrics that {claim}", float(sum(holds)), all(holds), note)
 
 
 FIG4 = _item(
@@ -236,40 +222,32 @@ LARGER_12 = "Pythia-6.9b"  # published, of the same generation of code, and not 
 
 
 def _rows_12(convention: str) -> Iterator[Row]:
-    """Each size's valley, curvature and LiDAR, and their trend with size."""
-    found = [valley(curve(model, "entropy_prompt")) for model in MODELS_12]
-    dips = [depth for _, depth, _ in found]
-    for i, (model, (_, dip, clear)) in enumerate(zip(MODELS_12, found, strict=True)):
-        claim = "a valley" if i == 0 else "a valley deeper than the next smaller"
-        holds = clear and (i == 0 or dip > dips[i - 1])
-        yield Row(
-            model,
-            "valley of entropy_prompt",
-            dip,
-            holds,
-            f"nats below the lower shoulder; claim: {claim}",
-        )
-    larger = valley(curve(LARGER_12, "entropy_prompt"))[1]
-    note = f"beyond the figure: shallower than 1b's {dips[-1]:.2f}, so the trend does not continue"
-    yield Row(LARGER_12, "valley of entropy_prompt", larger, larger > dips[-1], note)
-    rises = trend(dips)
-    yield Row(
-        "14m to 1b",
-        "valley: trend with size",
-        rises,
-        rises >= 0.9,
-        "Spearman; claim: larger models dip more",
+    """Yield each size's valley, curvature and LiDAR, and their trend with size."""
+    depths: list[float] = []
+    for model in MODELS_12:
+        _, depth, clear = valley(curve(model, "entropy_prompt"))
+        claim = "a valley deeper than the next smaller" if depths else "a valley"
+        holds = clear and (not depths or depth > depths[-1])
+        note = f"nats below the lower shoulder; claim: {claim}"
+        yield Row(model, "valley of entropy_prompt", depth, holds, note)
+        depths.append(depth)
+    depth = valley(curve(LARGER_12, "entropy_prompt"))[1]
+    note = (
+        f"beyond the figure: shallower than 1b's {depths[-1]:.2f}, so the trend does not continue"
     )
-    for metric, sign, said in (
-        (ABSOLUTE, -1, "lower"),
-        (SIGNED, -1, "lower"),
-        ("lidar", 1, "higher"),
-    ):
+    yield Row(LARGER_12, "valley of entropy_prompt", depth, depth > depths[-1], note)
+    slope = trend(depths)
+    note = "Spearman; claim: larger models dip more"
+    yield Row("14m to 1b", "valley: trend with size", slope, slope >= 0.9, note)
+    for metric, sign in ((ABSOLUTE, -1), (SIGNED, -1), ("lidar", 1)):
         means = [float(curve(model, metric).mean()) for model in MODELS_12]
         slope = trend(means)
-        shown = ", ".join(f"{size} {mean:.2f}" for size, mean in zip(SIZES_12, means, strict=True))
-        note = f"Spearman; claim: {said} in larger models; means over layers: {shown}" + _how(
-            metric
+        by_size = ", ".join(
+            f"{size} {mean:.2f}" for size, mean in zip(SIZES_12, means, strict=True)
+        )
+        note = (
+            f"Spearman; claim: {'higher' if sign > 0 else 'lower'} in larger models; means over "
+            f"layers: {by_size}{_estimate_note(metric)}"
         )
         yield Row("14m to 1b", f"{named(metric)}: trend with size", slope, sign * slope > 0, note)
 
@@ -291,12 +269,12 @@ TUNED_13 = {"LLM2Vec-mntp-unsup-simcse": "higher", "LLM2Vec-mntp-supervised": "l
 
 
 def _rows_13(convention: str) -> Iterator[Row]:
-    """Each fine-tuned model's difference from the base, mean over layers."""
-    for model, said in TUNED_13.items():
+    """Yield each fine-tuned model's difference from the base, mean over layers."""
+    for model, entropy in TUNED_13.items():
         for metric, sign, claim in (
             ("lidar", 1, "better invariance: higher LiDAR"),
             ("infonce", -1, "better invariance: lower InfoNCE"),
-            ("entropy_prompt", 1 if said == "higher" else -1, f"{said} prompt entropy"),
+            ("entropy_prompt", 1 if entropy == "higher" else -1, f"{entropy} prompt entropy"),
         ):
             # layer 0 is the same embedding table: left out
             difference = (curve(model, metric) - curve(BASE_13, metric))[1:]

@@ -1,1 +1,1 @@
-"""What several studies need: profiles of their models, intervals over prompts, and axes."""
+"""Functions that several studies use: models, profiles, vectors, numbers and figures."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.conventions import Reading
+from layerscope.core.identity import Reading
 from layerscope.core.statistics import INTERVAL
 from layerscope.metrics import metrics, on_log_scale, shown_series
 from layerscope_paper.drawing import (
@@ -28,7 +28,7 @@ Panel = tuple[str, str, str]  # metric, sink, title
 
 
 def grid(rows: int, columns: int, width: float, height: float, **shared: Any) -> tuple[Figure, Any]:
-    """An empty figure and its axes (rows, columns)."""
+    """Return an empty figure and its axes (rows, columns)."""
     figure = new_figure(width, height)
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
@@ -36,44 +36,39 @@ def grid(rows: int, columns: int, width: float, height: float, **shared: Any) ->
 def label_axes(
     axes: Any, titles: Collection[str] = (), units: Collection[str] = (), x: str = "depth"
 ) -> None:
-    """Quiet axes (rows, columns): a title above each column, a unit beside each row, what x is
+    """Style axes (rows, columns): a title above each column, a unit beside each row, the name of x
     under the lowest."""
     for i, (row, unit) in enumerate(zip_longest(axes, units, fillvalue="")):
         for j, (axis, title) in enumerate(zip_longest(row, titles, fillvalue="")):
-            style_axis(
-                axis,
-                title if i == 0 else "",
-                x if i == len(axes) - 1 else "",
-                unit if j == 0 else "",
-            )
+            name = x if i == len(axes) - 1 else ""
+            style_axis(axis, "" if i else title, name, "" if j else unit)
 
 
 def with_heading(
-    figure: Figure, manifest: dict[str, Any], model: str = "", size: int = 9, more: str = ""
+    figure: Figure, manifest: dict[str, Any], model: str = "", size: int = 9, suffix: str = ""
 ) -> Figure:
-    """The figure with a line above it: of which model, and what it rests on."""
-    figure.suptitle(
-        escape_math(f"{model}: " * bool(model)) + subtitle(manifest) + more, fontsize=size
-    )
+    """Write a line above the figure: its model, texts and conventions."""
+    prefix = escape_math(f"{model}: ") if model else ""
+    figure.suptitle(prefix + subtitle(manifest) + suffix, fontsize=size)
     return figure
 
 
 def legend(
-    where: Any, colors: Mapping[str, Any], dashes: Mapping[str, Any] | None = None, **place: Any
+    owner: Any, colors: Mapping[str, Any], dashes: Mapping[str, Any] | None = None, **place: Any
 ) -> None:
-    """The names of colors (and dashes) on an axis, or under a figure if `place` says so."""
+    """Name colors (and dashes) on an axis, or on a figure at a `place`."""
     from matplotlib.lines import Line2D
 
-    look = dashes or {}
+    styles_by_name = dashes or {}
     handles = [
-        Line2D([], [], color=c, label=escape_math(name), linestyle=look.get(name, "-"))
+        Line2D([], [], color=c, label=escape_math(name), linestyle=styles_by_name.get(name, "-"))
         for name, c in colors.items()
     ]
-    where.legend(handles=handles, frameon=False, **{"fontsize": 7, "loc": "lower right", **place})
+    owner.legend(handles=handles, frameon=False, **{"fontsize": 7, "loc": "lower right", **place})
 
 
 def legend_below(figure: Figure, colors: Mapping[str, Any], columns: int | None = None) -> None:
-    """The names of colors under the figure."""
+    """Name colors under the figure."""
     legend(figure, colors, loc="outside lower center", ncols=columns or len(colors), fontsize=8)
 
 
@@ -87,17 +82,17 @@ def model_colors(table: pd.DataFrame) -> dict[str, str]:
 def draw_band(
     axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.16, **line: Any
 ) -> None:
-    """One curve with its 95 % band."""
+    """Draw one curve with its 95 % band."""
     rows = rows.sort_values(x)
     axis.plot(rows[x], rows["value"], color=color, **{"linewidth": 1.5, **line})
-    fill_band(axis, rows, color, x, alpha)
+    low, high = (rows[name] for name in INTERVAL)
+    axis.fill_between(rows[x], low, high, color=color, alpha=alpha, linewidth=0)
 
 
 def draw_levels(
     axis: Any, rows: pd.DataFrame, levels: Sequence[float], alpha: float = 0.16
 ) -> dict[float, Any]:
-    """A curve for each level that has values, in colors that follow the levels; the colors by
-    level."""
+    """Draw a curve for each level, in colors that follow the levels; return the colors by level."""
     colors = dict(zip(levels, ordered_colors(len(levels)), strict=True))
     for level, color in colors.items():
         draw_band(axis, rows[rows["level"] == level].dropna(subset=["value"]), color, alpha=alpha)
@@ -105,25 +100,29 @@ def draw_levels(
 
 
 def subtitle(manifest: dict[str, Any]) -> str:
-    """What the figure rests on, in a line."""
+    """Return the texts and conventions of a figure in a line."""
     conventions = manifest["conventions"]
     corpus = manifest.get("corpus") or {}
-    parts = [f"{corpus.get('name', 'texts')}, {manifest.get('texts')} prompts"] if corpus else []
+    facts = [f"{corpus.get('name', 'texts')}, {manifest.get('texts')} prompts"] if corpus else []
     if "max_length" in conventions:
-        parts.append(_reading_words(Reading.of(manifest)))
-    of = f"{conventions['of']}: " if conventions.get("of") else ""
-    return escape_math(of + ", ".join([*parts, "95 % bands"]))
+        reading = Reading.of(manifest)
+        if reading.max_length is not None:
+            facts.append(f"up to {reading.max_length} tokens")
+        if reading.final_norm is not None:
+            facts.append(f"final_norm={reading.final_norm}")
+    prefix = f"{conventions['of']}: " if conventions.get("of") else ""
+    return escape_math(prefix + ", ".join([*facts, "95 % bands"]))
 
 
-def wanted_panels(table: pd.DataFrame) -> list[Panel]:
-    """The panels that a table has values for, in reading order."""
+def measured_panels(table: pd.DataFrame) -> list[Panel]:
+    """Return the panels that a table has values for, in reading order."""
     measured = set(zip(table["metric"], table["sink"], strict=True))
-    known = metrics()
-    shown = [series for series in shown_series(table["metric"]) if series in measured]
-    return [
-        (name, sink, known[name].info.title if sink == "keep" else "… without the sink token")
-        for name, sink in shown
-    ]
+    panels = []
+    for name, sink in shown_series(table["metric"]):
+        if (name, sink) in measured:
+            title = metrics()[name].info.title if sink == "keep" else "… without the sink token"
+            panels.append((name, sink, title))
+    return panels
 
 
 def draw_panel(
@@ -134,7 +133,7 @@ def draw_panel(
     colors: Mapping[Any, Any],
     alpha: float = 0.13,
 ) -> None:
-    """One metric over depth, a line with its band per value of `by`."""
+    """Draw one metric over depth, a line with its band per value of `by`."""
     metric, sink, title = panel
     chosen = table[
         (table["metric"] == metric) & (table["sink"] == sink) & (table["normalization"] == "raw")
@@ -143,8 +142,8 @@ def draw_panel(
         rows = chosen[chosen[by] == name].dropna(subset=["value"])
         if len(rows):
             draw_band(axis, rows, color, alpha=alpha)
-    known = metrics().get(metric)
-    style_axis(axis, title, "depth", "" if known is None else known.info.unit)
+    unit = metrics()[metric].info.unit if metric in metrics() else ""
+    style_axis(axis, title, "depth", unit)
     if on_log_scale(metric):
         use_log_scale(axis)
 
@@ -156,7 +155,7 @@ def draw_panels(
     by: str,
     colors: Mapping[Any, Any],
 ) -> None:
-    """A panel on each of the axes; those that are left over are hidden."""
+    """Draw a panel on each of the axes, and hide the remaining axes."""
     for axis, panel in zip(axes, panels, strict=False):
         draw_panel(axis, table, panel, by, colors)
     for axis in axes[len(panels) :]:
@@ -166,7 +165,7 @@ def draw_panels(
 def panel_grid(
     panels: Sequence[Panel], more_width: float, more_height: float
 ) -> tuple[Figure, Any]:
-    """A figure for so many panels, three beside each other, and its axes in a row."""
+    """Return a figure for these panels, three beside each other, and its axes."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = grid(rows, columns, 3.6 * columns + more_width, 2.7 * rows + more_height)
@@ -176,42 +175,32 @@ def panel_grid(
 def draw_ordered(
     table: pd.DataFrame,
     labels: Sequence[str],
-    shown: Sequence[str],
+    names: Sequence[str],
     key: str,
     manifest: dict[str, Any],
 ) -> Figure:
-    """A panel per metric; models in an order (steps, sizes) that their colors follow, named in a
-    bar."""
-    panels = wanted_panels(table)
+    """Draw a panel per metric; colors follow the order of the models (steps, sizes), which a bar
+    names."""
+    panels = measured_panels(table)
     figure, axes = panel_grid(panels, 1.2, 0.5)
-    draw_panels(
-        axes, table, panels, "model", dict(zip(labels, ordered_colors(len(labels)), strict=True))
-    )
+    colors = dict(zip(labels, ordered_colors(len(labels)), strict=True))
+    draw_panels(axes, table, panels, "model", colors)
     same_scale(
         [axis for axis, panel in zip(axes, panels, strict=False) if panel[0] == "prompt_entropy"]
     )
-    color_key(figure, list(axes[: len(panels)]), [escape_math(name) for name in shown], key)
+    color_key(figure, list(axes[: len(panels)]), [escape_math(name) for name in names], key)
     return with_heading(figure, manifest)
 
 
 def same_scale(axes: Sequence[Any]) -> None:
-    """One scale with and without the sink: that is what the curves are compared on."""
+    """Set one vertical scale for several axes, whose curves are compared."""
     limits = [axis.get_ylim() for axis in axes]
     for axis in axes if len(axes) > 1 else ():
         axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-def fill_band(
-    axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.18
-) -> None:
-    """The 95 % band of a curve."""
-    axis.fill_between(
-        rows[x], *(rows[name] for name in INTERVAL), color=color, alpha=alpha, linewidth=0
-    )
-
-
 def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None:
-    """A bar that names the colors of an ordered setting, one even step each."""
+    """Draw a bar that names the colors of an ordered setting, one even step each."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
@@ -224,11 +213,3 @@ def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None
     bar.ax.tick_params(length=0)
     bar.minorticks_off()
     bar.outline.set_visible(False)
-
-
-def _reading_words(reading: Reading) -> str:
-    """Return the length and the final norm of what was read, for captions."""
-    parts = [] if reading.max_length is None else [f"up to {reading.max_length} tokens"]
-    if reading.final_norm is not None:
-        parts.append(f"final_norm={reading.final_norm}")
-    return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""The models of a study: how each is written, told apart, loaded, profiled and scored.
+"""The models of a study: how each is named, identified, loaded, profiled and scored.
 
 A model with settings of its own is written
 `org/base?bidirectional=true&adapter=org/lora&label=LLM2Vec`; the other models of the study are not
@@ -41,7 +41,7 @@ from layerscope.profiling import Profile, profile
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, checked
 
-# What each study shows beside prompt entropy; none of it needs augmented views.
+# Metrics of the studies' curves; none of them needs augmented views.
 CURVES = [
     "prompt_entropy",
     "curvature",
@@ -50,16 +50,16 @@ CURVES = [
     "sink_ratio",
     "sink_first",
 ]
-# What the paper correlates with scores and draws in Fig. 10 and 11; three of them compare augmented
-# views.
+# Metrics that the paper correlates with scores and draws in Fig. 10 and 11; three of them compare
+# augmented views.
 PAPER_METRICS = ["prompt_entropy", "dataset_entropy", "curvature", "infonce", "lidar", "dime"]
 LAYERS = ("embed", "block.*")
 
 
 @dataclass
 class Request:
-    """What a user asked a study for; `options` are complete. What a study puts into `work` survives
-    a crash."""
+    """The arguments of one study; `options` are complete. Files in the folder `work` survive a
+    crash."""
 
     models: Sequence[str | Path | LoadedModel | Spec]
     texts: Corpus | None
@@ -75,66 +75,61 @@ class Request:
 
 @dataclass(frozen=True)
 class Spec:
-    """One model of a study: what to load, with which settings of its own, and what to call it."""
+    """One model of a study, its own settings, and its name in the results."""
 
     model: str | Path | LoadedModel
     label: str
     options: dict[str, Any] = field(default_factory=dict)
 
     def open(self, request: Request) -> LoadedModel:
-        """Load it, once what models opened before took is given back."""
+        """Load the model, after the memory of models that are no longer used is freed."""
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        options = (
-            {} if isinstance(self.model, LoadedModel) else {**request.model_options, **self.options}
-        )
-        return open_model(self.model, None, options)
+        if isinstance(self.model, LoadedModel):
+            return self.model
+        return open_model(self.model, None, {**request.model_options, **self.options})
 
     @property
     def on_hub(self) -> bool:
-        """Whether it is a hub id (with its revision), and neither a catalogue name nor something on
-        this machine."""
+        """True if it is a hub id (with its revision): neither a catalogue name nor a local path."""
         if isinstance(self.model, LoadedModel) or str(self.model) in catalogue():
             return False
         return not exists(str(self.model))
 
     def identity(self, request: Request) -> dict[str, Any]:
-        """What tells it from other models, without loading it; a hub model is known by its name,
-        without a download."""
+        """Identify the model without loading it: a hub model by its name, a local one by its
+        files."""
         if isinstance(self.model, LoadedModel):
             return {"name": self.model.name, **model_key(self.model.identity), "label": self.label}
         settings = {**request.model_options, **self.options}
-        if self.on_hub:
-            named = {
-                "hub": str(self.model),
-                "revision": settings.get("revision"),
-                "adapters": settings.get("adapters") or (),
-            }
-            return {
-                "label": self.label,
-                "options": decisive_options(settings),
-                **{k: str(v) for k, v in named.items()},
-            }
-        return {"label": self.label, **identify_files(self.model, settings)}
+        if not self.on_hub:
+            return {"label": self.label, **identify_files(self.model, settings)}
+        return {
+            "label": self.label,
+            "options": decisive_options(settings),
+            "hub": str(self.model),
+            "revision": str(settings.get("revision")),
+            "adapters": str(settings.get("adapters") or ()),
+        }
 
 
 def decisive_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a model that change its states, besides files; the default precision whether
-    it was given or not.
+    """Return the options of a model that change its states, besides files; the default precision is
+    always among them.
 
     >>> decisive_options({"device": "cpu", "bidirectional": True})
     {'dtype': 'float32', 'bidirectional': 'True'}
     """
-    elsewhere = ("device", "device_map", "adapters", "revision")
+    excluded = ("device", "device_map", "adapters", "revision")
     return {"dtype": "float32"} | {
-        k: str(v) for k, v in options.items() if k not in elsewhere and v not in (None, False)
+        k: str(v) for k, v in options.items() if k not in excluded and v not in (None, False)
     }
 
 
 def identify_files(model: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells a model given by name from others before it is loaded: its files, its adapters'
-    and its options."""
+    """Identify a model given by name before it is loaded: its files, its adapters' files and its
+    options."""
     source = find_source(model, options)
     return {
         "options": decisive_options(options),
@@ -150,61 +145,58 @@ def identify_files(model: str | Path, options: Mapping[str, Any]) -> dict[str, A
 
 
 def read_specs(models: Sequence[str | Path | LoadedModel | Spec]) -> list[Spec]:
-    """The models of a request, each with a name of its own.
+    """Return the models of a request, each with a different label.
 
     >>> [spec.label for spec in read_specs(["a/b", "a/b?bidirectional=true", "a/b"])]
     ['a/b', 'a/b bidirectional', 'a/b (2)']
     """
-    specs = [read_spec(model) for model in models]
-    seen: dict[str, int] = {}
-    out = []
-    for spec in specs:
+    counts: dict[str, int] = {}
+    specs = []
+    for spec in map(read_spec, models):
         key = on_disk(spec.label)
-        seen[key] = seen.get(key, 0) + 1
-        label = spec.label if seen[key] == 1 else f"{spec.label} ({seen[key]})"
-        out.append(Spec(spec.model, label, spec.options))
-    return out
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] > 1:
+            spec = replace(spec, label=f"{spec.label} ({counts[key]})")
+        specs.append(spec)
+    return specs
 
 
-def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
-    """One model, as it is written."""
-    if isinstance(given, Spec):
-        return given
-    if isinstance(given, LoadedModel):
-        return Spec(given, given.name)
-    if isinstance(given, Path) or "?" not in given or exists(given):
-        return Spec(given, _short(given))
-    name, _, query = given.partition("?")
+def read_spec(model: str | Path | LoadedModel | Spec) -> Spec:
+    """Return a model with the settings in its text."""
+    if isinstance(model, Spec):
+        return model
+    if isinstance(model, LoadedModel):
+        return Spec(model, model.name)
+    if isinstance(model, Path) or "?" not in model or exists(model):
+        return Spec(model, _short(model))
+    name, _, query = model.partition("?")
     options: dict[str, Any] = {}
     label = None
-    known = set(inspect.signature(load).parameters) - {"spec", "adapters"} | {
-        "adapter",
-        "label",
-    }
+    valid = set(inspect.signature(load).parameters) - {"spec", "adapters"} | {"adapter", "label"}
     for key, value in parse_qsl(query, keep_blank_values=True):
-        if key not in known:
-            raise UnknownNameError(f"setting in {given!r}", key, known)
+        if key not in valid:
+            raise UnknownNameError(f"setting in {model!r}", key, valid)
         if key == "label":
             label = value
         elif key == "adapter":
             options["adapters"] = (*options.get("adapters", ()), value)
         elif key in ("bidirectional", "trust_remote_code", "allow_pickle"):
             if value.lower() not in ("", "true", "false"):
-                raise InvalidValueError(f"{key} in {given!r} is true or false, not {value!r}.")
+                raise InvalidValueError(f"{key} in {model!r} is true or false, not {value!r}.")
             options[key] = value.lower() != "false"
         else:
             options[key] = value
-    extra = "".join(
+    suffix = "".join(
         f" {k}" if v is True else f" {k}={v}"
         for k, v in options.items()
         if k != "adapters" and v is not False
     )
-    extra += "".join(f" + {_short(adapter)}" for adapter in options.get("adapters", ()))
-    return Spec(name, label or _short(name) + extra, options)
+    suffix += "".join(f" + {_short(adapter)}" for adapter in options.get("adapters", ()))
+    return Spec(name, label or _short(name) + suffix, options)
 
 
 def _short(model: str | Path) -> str:
-    """A folder by its name, anything else as it was written."""
+    """Return a folder's last name, anything else as it was written."""
     path = Path(model).expanduser()
     text = str(model)
     is_path = text.startswith(("/", ".", "~")) or exists(path)
@@ -212,22 +204,20 @@ def _short(model: str | Path) -> str:
 
 
 def canonical(request: Request) -> Request:
-    """The same request with its texts in an order of their own: intervals then do not depend on the
-    order they came in."""
+    """Return the request with its texts ordered by content, so that intervals do not depend on the
+    order in which they were given."""
     if request.texts is None:
         return request
-    return replace(
-        request,
-        texts=replace(request.texts, texts=tuple(sorted(request.texts.texts, key=content_key))),
-    )
+    texts = tuple(sorted(request.texts.texts, key=content_key))
+    return replace(request, texts=replace(request.texts, texts=texts))
 
 
 def finished_profile(request: Request, label: str) -> Profile | None:
-    """A profile in the study's work folder, if it is finished there. It belongs to this very study:
-    its key was checked."""
+    """Return a profile in the study's work folder, if it is complete. The study's key was checked
+    before."""
     folder = RunFolder(request.work / folder_name(label))
-    done = (folder.manifest() or {}).get("status") == "complete"
-    return Profile.load(folder.path) if done else None
+    complete = (folder.manifest() or {}).get("status") == "complete"
+    return Profile.load(folder.path) if complete else None
 
 
 def profile_of(
@@ -238,24 +228,20 @@ def profile_of(
     sites: Sequence[str] = LAYERS,
     **settings: Any,
 ) -> Profile:
-    """The profile of one model, from the study's work folder if it is finished there."""
-    folder = request.work / folder_name(spec.label)
-    if (found := finished_profile(request, spec.label)) is not None:
-        return found
+    """Return the profile of one model, from the study's work folder if it is complete there."""
+    if (run := finished_profile(request, spec.label)) is not None:
+        return run
     assert request.texts is not None
-    remote = runs_elsewhere(request)
     bar.begin(f"loading {spec.label}|", 1)
-    model: Any = spec.model if remote else spec.open(request)
-    if not remote:
-        _note_tokens(folder, tokens_sha256(model, request.texts.texts, most_tokens(request, model)))
-    where: dict[str, Any] = {
-        **request.model_options,
-        **spec.options,
-    }
-    run = profile(
+    model: Any = spec.model
+    if runs_elsewhere(request):
+        settings |= {**request.model_options, **spec.options, "engine": request.engine}
+    else:
+        model = spec.open(request)
+    return profile(
         model,
         request.texts,
-        out=folder,
+        out=request.work / folder_name(spec.label),
         metrics=metrics,
         sites=sites,
         final_norm=request.final_norm,
@@ -263,12 +249,8 @@ def profile_of(
         seed=request.seed,
         progress=bar,  # type: ignore[arg-type]
         batch_size=request.batch_size,
-        **({**where, "engine": request.engine} if remote else {}),
         **settings,
     )
-    if remote:
-        _note_tokens(folder, lengths_sha256(run))
-    return run
 
 
 def read_prompts(
@@ -283,10 +265,12 @@ def read_prompts(
     `look(prompt, site, raw states, states)` sees each site's (tokens, width).
     """
 
-    def one(numbers: list[int], batch: Batch, site: int, raw: Tensor, state: Tensor) -> None:
+    def look_at_row(
+        numbers: list[int], batch: Batch, site: int, raw: Tensor, state: Tensor
+    ) -> None:
         look(numbers[0], site, raw[0], state[0])
 
-    read_states(model, prompts, sites, final_norm, one, batch_size=1)  # type: ignore[arg-type]
+    read_states(model, prompts, sites, final_norm, look_at_row, batch_size=1)  # type: ignore[arg-type]
 
 
 def reduce_prompts(
@@ -296,8 +280,8 @@ def reduce_prompts(
     bar: Progress,
     *fields: str,
 ) -> dict[str, np.ndarray]:
-    """Fields of token ids at every layer: mean-pooled `vectors` (layers, prompts, D), and prompt
-    entropies (layers, prompts).
+    """Return fields of token ids at every layer: mean-pooled `vectors` (layers, prompts, D), and
+    prompt entropies (layers, prompts).
 
     The entropies are `keep` (of all tokens) and `drop` (without the sink token). A prompt without a
     token has NaN.
@@ -305,63 +289,33 @@ def reduce_prompts(
     sites = expand_sites(None, model.anatomy)
     usable = [i for i, row in enumerate(prompts) if len(row)]
     size = (len(sites), len(prompts))
-    entropy = {*fields} != {"vectors"}
-    out = {name: np.full(size, np.nan) for name in fields if name != "vectors"}
+    arrays = {name: np.full(size, np.nan) for name in fields if name != "vectors"}
+    metrics = [get_metric("prompt_entropy")] if arrays else []
     if "vectors" in fields:
-        out["vectors"] = np.full((*size, model.width), np.nan, dtype=np.float32)
-    with Reducer(
-        model.anatomy,
-        sites,
-        final_norm,  # type: ignore[arg-type]
-        Options(),
-        [get_metric("prompt_entropy")] if entropy else [],
-    ) as reducer:
+        arrays["vectors"] = np.full((*size, model.width), np.nan, dtype=np.float32)
+    with Reducer(model.anatomy, sites, final_norm, Options(), metrics) as reducer:  # type: ignore[arg-type]
 
-        def keep(numbers: list[int], batch: Batch) -> None:
-            reduced = reducer.measure(batch, model.run, token_level=entropy)
-            for name, values in out.items():
-                values[:, [usable[i] for i in numbers]] = (
-                    reduced.pooled
-                    if name == "vectors"
-                    else reduced.tokens[f"prompt_entropy.{name}"]
-                )
+        def store(numbers: list[int], batch: Batch) -> None:
+            reduced = reducer.measure(batch, model.run, token_level=bool(metrics))
+            rows = [usable[i] for i in numbers]
+            for name, values in arrays.items():
+                if name == "vectors":
+                    values[:, rows] = reduced.pooled
+                else:
+                    values[:, rows] = reduced.tokens[f"prompt_entropy.{name}"]
             bar.advance(len(numbers))
 
-        BatchRunner(model).run([np.asarray(prompts[i]) for i in usable], keep)
-    return out
+        BatchRunner(model).run([np.asarray(prompts[i]) for i in usable], store)
+    return arrays
 
 
 def runs_elsewhere(request: Request) -> bool:
-    """Whether other processes than this one run the models, each loading its own."""
+    """Return True if other processes run the models, each loading its own."""
     return request.engine is not None and request.engine.remote
 
 
-def token_fingerprint(request: Request, spec: Spec) -> str | None:
-    """A hash of the token ids that the model's tokenizer makes of the texts; None where it is not
-    known."""
-    file = _facts_file(request.work / folder_name(spec.label))
-    facts = checked.read_or_discard(file, checked.read_checked_json)
-    return None if facts is None else facts.get("tokens_sha256")
-
-
-def tokens_sha256(model: LoadedModel, texts: Sequence[str], limit: int) -> str:
-    """The same for models that read the same tokens; a thousand texts tell."""
-    return hashlib.sha256(str(model.tokenize(list(texts[:1000]), limit).ids).encode()).hexdigest()
-
-
-def lengths_sha256(run: Profile) -> str:
-    """The same from numbers of tokens alone, where the tokenizer is not in this process: it tells
-    most tokenizers apart."""
-    counts = (
-        run.prompts.drop_duplicates("prompt")
-        .sort_values("prompt")["tokens"]
-        .to_numpy(dtype=np.int64)
-    )
-    return "lengths-" + hashlib.sha256(counts.tobytes()).hexdigest()
-
-
 def folder_name(label: str) -> str:
-    """A folder's name for a model; different labels have different ones."""
+    """Return a folder's name for a model; different labels have different names."""
     plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "model"
     plain = f"_{plain}" if is_reserved(plain) else plain
     if plain == label:
@@ -369,45 +323,34 @@ def folder_name(label: str) -> str:
     return f"{plain[:80]}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
 
 
-def _note_tokens(folder: Path, digest: str) -> None:
-    checked.write_json(_facts_file(folder), {"tokens_sha256": digest})
+def max_tokens(request: Request, model: LoadedModel) -> int:
+    """Return the number of tokens read of a text: as requested, at most as many as the model
+    takes."""
+    return min(request.max_length, model.max_length or request.max_length)
 
 
-def _facts_file(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.json")  # hidden: what is seen in there are runs
-
-
-def most_tokens(request: Request, model: LoadedModel) -> int:
-    """How many tokens of a text are read: what was asked for, and no more than the model takes."""
-    return (
-        request.max_length
-        if model.max_length is None
-        else min(request.max_length, model.max_length)
-    )
-
-
-def kept_arrays(
+def cached_arrays(
     file: Path,
     measure: Callable[[], dict[str, np.ndarray]],
     bar: Progress | None = None,
     units: int = 0,
 ) -> dict[str, np.ndarray]:
-    """What `measure` gives, from the file if it is there; the bar then moves by what need not be
-    done again."""
-    stored = checked.read_or_discard(file, checked.read_arrays)
-    if stored is None:
-        stored = measure()
-        checked.write_arrays(file, stored)
+    """Return the arrays in a file, or measure and store them; the bar advances by `units` that are
+    not measured again."""
+    arrays = checked.read_or_discard(file, checked.read_arrays)
+    if arrays is None:
+        arrays = measure()
+        checked.write_arrays(file, arrays)
     elif bar is not None:
         bar.advance(units)
-    return stored
+    return arrays
 
 
 def score_tasks(
-    request: Request, model: LoadedModel, label: str, **more: Any
+    request: Request, model: LoadedModel, label: str, **settings: Any
 ) -> tuple[Evaluation, list[str]]:
-    """Scores of every layer on the tasks that the options name, and which of them could not be
-    scored."""
+    """Return the scores of every layer on the tasks of the options, and a note for each task that
+    failed."""
     options = request.options
     evaluation = evaluate(
         model,
@@ -420,8 +363,7 @@ def score_tasks(
         seed=request.seed,
         batch_size=request.batch_size,
         progress=False,
-        **more,
+        **settings,
     )
-    return evaluation, [
-        f"{one['task']} could not be scored: {one['reason']}" for one in evaluation.failed
-    ]
+    notes = [f"{task['task']} failed: {task['reason']}" for task in evaluation.failed]
+    return evaluation, notes
