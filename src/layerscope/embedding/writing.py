@@ -267,35 +267,18 @@ class OtherColumns:
 
     def __init__(self) -> None:
         self._types: dict[str, set[pa.DataType]] = {}
-        self._with_decimals: set[str] = set()
-        self._with_large: set[str] = set()
-        self._with_long: set[str] = set()
+        self._numbers: dict[str, set[str]] = {}
 
     def add(self, rows: Sequence[Row]) -> None:
         """Take a block of rows into account."""
         for name in dict.fromkeys(name for row in rows for name in row.others):
             values = [row.others.get(name) for row in rows]
-            for value in values:
-                self._look(name, value)
+            self._numbers.setdefault(name, set()).update(_number_kinds(values))
             try:
                 kind = pa.array(values).type
             except _MIXED:
                 kind = pa.string()
             self._types.setdefault(name, set()).add(kind)
-
-    def _look(self, name: str, value: Any) -> None:
-        """Record which numbers a column holds, also inside lists and objects."""
-        if isinstance(value, float):
-            self._with_decimals.add(name)
-            digits = str(value)  # a decimal that was read from JSON knows all its digits
-            if digits != float.__repr__(value) and len(digits) > _EXACT_DIGITS:
-                self._with_long.add(name)
-        elif isinstance(value, int):
-            if abs(value) > _EXACT_INTEGER:
-                self._with_large.add(name)
-        elif isinstance(value, Mapping | list):
-            for inner in value.values() if isinstance(value, Mapping) else value:
-                self._look(name, inner)
 
     def table(self, rows: Sequence[Row], vectors: Mapping[str, np.ndarray]) -> pa.Table:
         """Return a table of texts, their other columns and vectors.
@@ -314,12 +297,27 @@ class OtherColumns:
 
     def _type(self, name: str) -> pa.DataType:
         types = self._types[name] - {pa.null()}
-        if name in self._with_long or name in self._with_decimals & self._with_large:
+        kinds = self._numbers[name]
+        if "long" in kinds or {"decimal", "large"} <= kinds:
             return pa.string()
         if len(types) <= 1:
             return types.pop() if types else pa.null()
         are_numbers = all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in types)
-        return pa.float64() if are_numbers and name not in self._with_large else pa.string()
+        return pa.float64() if are_numbers and "large" not in kinds else pa.string()
+
+
+def _number_kinds(value: Any) -> Iterator[str]:
+    """Yield which numbers a value holds that matter for its type, also inside lists and objects."""
+    if isinstance(value, float):
+        yield "decimal"
+        digits = str(value)  # a decimal that was read from JSON knows all its digits
+        if digits != float.__repr__(value) and len(digits) > _EXACT_DIGITS:
+            yield "long"
+    elif isinstance(value, int) and abs(value) > _EXACT_INTEGER:
+        yield "large"
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _number_kinds(inner)
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
