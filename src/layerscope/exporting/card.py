@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.choose.choice import Choice
-from layerscope.core.conventions import LAYER
-from layerscope.core.formatting import describe_size
+from layerscope.core.identity import LAYER
+from layerscope.core.options import describe_size
 from layerscope.core.runs import MARKER
 from layerscope.core.statistics import Interval
 from layerscope.errors import clean_name, one_line, printable
@@ -201,7 +201,6 @@ def print_export(facts: Mapping[str, Any]) -> None:
     ]
     for name, entry in facts["formats"].items():
         lines += FORMATS.get(name).lines(entry)
-    lines += [f"note: {note}" for note in (facts["evidence"] or {}).get("notes", [])]
     console = Console(highlight=False)
     for line in lines:
         console.print(line, markup=False)
