@@ -268,7 +268,7 @@ def wrong(answer: Any) -> Metric:
         (lambda states, mask: 1.0, "it returned float"),
         (
             lambda states, mask: torch.full((len(states),), torch.nan),
-            "gives NaN or infinity",
+            "gives NaN, which",
         ),
         (lambda states, mask: states.norm(dim=-1).mean(-1), "reads padding"),
         (lambda states, mask: states.no_such_thing, "tried on random samples, failed: AttributeError"),

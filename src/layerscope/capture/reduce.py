@@ -124,19 +124,6 @@ class Reducer(Capture):
         with torch.inference_mode():
             return reduction.finish()
 
-    def check_values(self, values: Mapping[str, np.ndarray]) -> None:
-        """Raise a `PluginError` for the first metric in `measured` that gave an infinite value."""
-        for metric in self.measured:
-            for sink in metric.info.sinks:
-                bad = np.isinf(values[field_of(metric.info.name, sink)])
-                if bad.any():
-                    where = self.sites[int(bad.any(1).argmax())].name
-                    raise PluginError(
-                        f"metric {metric.info.name!r}: measure gives infinite values at {where} "
-                        f"for {int(bad.sum(1).max())} of {bad.shape[1]} prompts. Correct it, or "
-                        "choose other metrics."
-                    )
-
     def check(self, pooled: Tensor) -> None:
         """Raise `NonFiniteStatesError` for the first site whose vectors (sites, …, D) are not
         finite. Waits for the device."""
@@ -249,6 +236,7 @@ class BatchReduction:
         before = raw if raw.dtype == torch.float64 else raw.float()
         normed = apply_norm(norm, raw)
         after = normed if normed.dtype == torch.float64 else normed.float()
+        site = self.reducer.sites[index].name
         values = []
         for metric in self.reducer.measured:
             states = before if metric.before_final_norm else after
@@ -256,10 +244,8 @@ class BatchReduction:
                 try:
                     measured = measured_values(metric, states, masks[sink], self.reducer.options)
                 except Exception as error:
-                    # if memory runs out, the batch is split and tried again
-                    if isinstance(error, PluginError) or is_out_of_memory(error):
+                    if is_out_of_memory(error):  # the batch is split and tried again
                         raise
-                    site = self.reducer.sites[index].name
                     raise PluginError(
                         f"metric {metric.info.name!r} failed at {site}: {type(error).__name__}: "
                         f"{error}. Correct it, or choose other metrics."

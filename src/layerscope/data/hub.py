@@ -42,6 +42,15 @@ _REFUSALS = {
 }
 
 
+_ANSWERS = {
+    "GatedRepoError": "{shown} is gated: accept its terms on the hub and log in (`hf auth login`).",
+    "RevisionNotFoundError": "the hub has {repo}, but no revision {revision!r}. Check the name.",
+    "RepositoryNotFoundError": "the hub has no {kind} {repo!r}, or it is private. Check the name, "
+    "or log in.",
+}
+"""What an error of the client means, by its name; the first that applies."""
+
+
 @dataclass(frozen=True)
 class HubSpec:
     """A hub dataset: `org/name`, with `@revision`, `:config` and `/split` where they are not the
@@ -162,14 +171,13 @@ def _explain(
             f"{shown} is not in the local hub cache, and downloads are off. Load it once while "
             "online, or give the path of a file or a folder."
         )
-    if "GatedRepoError" in names or "is a gated dataset" in reason:
-        return wrong(f"{shown} is gated: accept its terms on the hub and log in (`hf auth login`).")
-    if "RevisionNotFoundError" in names:
-        return wrong(f"the hub has {repo}, but no revision {revision!r}. Check the name.")
-    if "RepositoryNotFoundError" in names or ("DatasetNotFoundError" in names and problem is None):
-        return wrong(
-            f"the hub has no {kind} {repo!r}, or it is private. Check the name, or log in."
-        )
+    if "is a gated dataset" in reason:
+        names.add("GatedRepoError")
+    if problem is None and "DatasetNotFoundError" in names:
+        names.add("RepositoryNotFoundError")
+    for name, words in _ANSWERS.items():
+        if name in names:
+            return wrong(words.format(kind=kind, repo=repo, revision=revision, shown=shown))
     if problem is not None:
         return DownloadError(f"{shown} could not be fetched: {problem}.")
     if isinstance(error, ValueError):  # an unknown configuration or split; it lists the valid ones

@@ -258,8 +258,8 @@ def _try_measure(metric: Metric, options: Options) -> str:
     states = torch.randn((3, 24, 16), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(24).expand(3, -1) < torch.tensor([[24], [20], [17]])
     values = measured_values(metric, states, mask, options)
-    if not bool(torch.isfinite(values).all()):
-        return "gives NaN or infinity (NaN is for prompts for which a metric is not defined)"
+    if bool(torch.isnan(values).any()):
+        return "gives NaN, which is for prompts for which a metric is not defined"
     filled = torch.where(mask.unsqueeze(-1), states, 100.0)
     padded = measured_values(metric, filled, mask, options)
     if not torch.allclose(values, padded, rtol=1e-4, atol=1e-6):
@@ -284,6 +284,8 @@ def measured_values(metric: Metric, states: Tensor, mask: Tensor, options: Optio
     values: object = metric.measure(states, mask, options)
     shape = (len(states),)
     if isinstance(values, Tensor) and tuple(values.shape) == shape and not values.is_complex():
+        if bool(torch.isinf(values).any()):
+            raise PluginError(f"metric {metric.info.name!r}: measure gives infinite values.")
         return values.detach().double()
     raise PluginError(
         f"metric {metric.info.name!r}: measure must return one real number per prompt, a tensor of "
