@@ -100,16 +100,11 @@ def test_joined_files_can_be_converted(downloads: list[str]) -> None:
         ready.mkdir()
         (ready / "model.safetensors").write_bytes((source / "whole.bin").read_bytes().upper())
 
-    entry = _entry(Converted(ONE, (JOINED,), convert=convert, facts={"quantization": "Q4_K_M"}))
+    entry = _entry(Converted(ONE, (JOINED,), convert=convert))
     folder = entry.fetch()
     assert (folder / "model.safetensors").read_bytes() == b"FIRST HALF, SECOND HALF"
     facts = json.loads((folder / module.MARKER).read_text())
-    assert (facts["name"], facts["license"], facts["version"], facts["quantization"]) == (
-        "thing",
-        "Some Terms",
-        "1.0",
-        "Q4_K_M",
-    )
+    assert (facts["name"], facts["license"], facts["version"]) == ("thing", "Some Terms", "1.0")
     assert [path.name for path in folder.parent.iterdir()] == ["thing-1.0"]
 
 

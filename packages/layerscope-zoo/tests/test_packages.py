@@ -120,9 +120,9 @@ def test_traversal_inside_the_archive_is_refused(wheel: Path, tmp_path: Path) ->
 
 
 def test_missing_member_and_folder(wheel: Path, tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match="holds no file 'nope'"):
+    with pytest.raises(DownloadError, match="has no file 'nope'"):
         extract_members(wheel, {"nope": "x"}, tmp_path / "out")
-    with pytest.raises(DownloadError, match="holds no folder 'nope/'"):
+    with pytest.raises(DownloadError, match="has no folder 'nope/'"):
         extract_folder(wheel, "nope", tmp_path / "out")
     broken = tmp_path / "broken.whl"
     broken.write_bytes(b"not a zip")

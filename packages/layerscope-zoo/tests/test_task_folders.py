@@ -201,7 +201,12 @@ def test_the_fingerprint_follows_the_data(made_up: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "split", "content", "message"),
     [
-        ("STS12", "test", b'{"sentence1": "a", "score": 1}', "'sentence2' must be a text, but is missing"),
+        (
+            "STS12",
+            "test",
+            b'{"sentence1": "a", "score": 1}',
+            "'sentence2' must be a text, but is missing",
+        ),
         (
             "STS12",
             "test",
@@ -234,7 +239,7 @@ def test_the_fingerprint_follows_the_data(made_up: Path) -> None:
         ),
         ("STS12", "test", b"[1]", "line 1 is list"),
         ("STS12", "test", b"\n", "holds no rows"),
-        ("STS12", "test", b"\xff\xfe", "is not UTF-8: byte 0xff"),
+        ("STS12", "test", b"\xff\xfe", "is not utf-8: byte 0xff"),
         ("Banking77Classification", "test", b'{"text": null, "label": 1}', "'text' must be a text"),
         (
             "Banking77Classification",
@@ -285,7 +290,7 @@ def test_a_damaged_archive_and_a_vanished_folder_are_explained(made_up: Path) ->
     with pytest.raises(DataError, match="damaged"):
         spec.load()
     path.unlink()
-    with pytest.raises(DataError, match="no longer holds"):
+    with pytest.raises(DataError, match="no longer has"):
         spec.load()
 
 

@@ -44,7 +44,7 @@ def nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
         (("lee", "minilm"), ("unknown model, corpus or task 'minilm'", "mean 'minilm-l6'")),
         (("minilm-l6", "SmsSpan"), ("task 'SmsSpan'", "Did you mean 'SmsSpam'")),
         (("minilm-l6", "--tasks", "STS112"), ("unknown task 'STS112'", "mean 'STS12'")),
-        ((), ("name a model, a corpus or a task",)),
+        ((), ("give a model, a corpus or a task",)),
     ],
 )
 def test_every_name_is_checked_first(

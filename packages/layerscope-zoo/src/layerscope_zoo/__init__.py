@@ -1,2 +1,1 @@
-"""What layerscope does without a hub: models, texts, images and tasks by short names, and GGUF
-files."""
+"""Models, texts, images and tasks for layerscope without a hub, and GGUF files."""

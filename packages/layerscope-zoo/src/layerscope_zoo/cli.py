@@ -1,4 +1,4 @@
-"""The command `layerscope-zoo`: list what has a short name, and download it ahead."""
+"""The command `layerscope-zoo`: list the entries with a short name, and download them."""
 
 from __future__ import annotations
 
@@ -44,21 +44,23 @@ def list_entries(as_json: bool) -> None:
 
 
 def fetch(names: Sequence[str], tasks: str, accept_license: bool, as_json: bool) -> None:
-    """Download entries, hub models and the data of tasks; all names are checked before the first
-    download."""
+    """Download entries, hub models and the data of tasks, after a check of all names."""
     if not names and not tasks:
-        raise LayerscopeError("name a model, a corpus or a task to fetch, or give --tasks.")
-    known = _entries()
+        raise LayerscopeError(
+            "nothing was named: give a model, a corpus or a task to fetch, or --tasks."
+        )
+    entries = _entries()
     for name in names:
-        if name not in known and "/" not in name:
-            raise UnknownNameError("model, corpus or task", name, known)
+        if name not in entries and "/" not in name:
+            raise UnknownNameError("model, corpus or task", name, entries)
     specs = resolve_tasks(split_names(tasks)) if tasks else []
     if accept_license:
         accepted = [*split_names(os.environ.get(ACCEPT_VARIABLE, "")), *names]
         os.environ[ACCEPT_VARIABLE] = ",".join(accepted)
     fetched: dict[str, str] = {}
     for name in names:
-        fetched[name] = str(known[name].fetch() if name in known else resolve(name).path)
+        path = entries[name].fetch() if name in entries else resolve(name).path
+        fetched[name] = str(path)
         if not as_json:
             print(f"{name}: {fetched[name]}")
     for spec in specs:
@@ -73,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="layerscope-zoo", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="list models, corpora, image sets and tasks")
-    fetching = commands.add_parser("fetch", help="download now, so that later runs need no network")
+    fetching = commands.add_parser("fetch", help="download, so that later runs need no network")
     fetching.add_argument("names", nargs="*", help="short names, or hub model ids (org/name)")
     fetching.add_argument(
         "--tasks", default="", help="also the data of these tasks: paper, small, or names of mteb"
@@ -90,12 +92,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 1."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        if given.command == "list":
-            list_entries(given.json)
+        if options.command == "list":
+            list_entries(options.json)
         else:
-            fetch(given.names, given.tasks, given.accept_license, given.json)
+            fetch(options.names, options.tasks, options.accept_license, options.json)
     except LayerscopeError as error:
         print(f"layerscope-zoo: {error}", file=sys.stderr)
         sys.exit(1)

@@ -1,5 +1,5 @@
-"""Fashion-MNIST: 70,000 pictures of clothes, 28 × 28; the original files, from a Debian package that
-carries them. The package is only a container here: nothing in it is installed."""
+"""Fashion-MNIST: 70,000 pictures of clothes, 28 × 28, in the original files from a Debian package.
+Nothing in the package is installed."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _FASHION_PACKAGE = Package(
     ),
 )
 _FASHION_FILES = {
-    "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
-    "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
-    "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
-    "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+    "train-images-idx3-ubyte": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+    "train-labels-idx1-ubyte": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+    "t10k-images-idx3-ubyte": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+    "t10k-labels-idx1-ubyte": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
 }
 _FASHION_PREFIX = {"train": "train", "test": "t10k"}
 _FASHION_INSIDE = "usr/share/datasets/fashion-mnist"
 
 
 def _read_fashion(split: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """`train` (60,000) or `test` (10,000)."""
+    """Return images and labels of `train` (60,000) or `test` (10,000)."""
     prefix = _FASHION_PREFIX[split]
     images = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
     return images, read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz").astype(np.int64)
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes in MNIST's format: a magic number with the count of dimensions, their
-    sizes, the values."""
+    """Read an array of bytes in MNIST's format: a magic number with the number of dimensions, their
+    sizes, and the values."""
     data = gzip.decompress(path.read_bytes())
     if data[:3] != b"\0\0\x08":
         raise DataError(f"{path} is not an idx file of bytes.")
@@ -61,7 +61,7 @@ FASHION_MNIST = ImageSetEntry(
     citation="Xiao, Rasul & Vollgraf (2017), Fashion-MNIST, arXiv 1708.07747",
     origin=Published(
         tuple(
-            File.inside(_FASHION_PACKAGE, f"{_FASHION_INSIDE}/{name}", sha256)
+            File.inside(_FASHION_PACKAGE, f"{_FASHION_INSIDE}/{name}.gz", sha256)
             for name, sha256 in _FASHION_FILES.items()
         )
     ),

