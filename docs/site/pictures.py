@@ -14,7 +14,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[1]
 # scripts with a function `draw(into)`, and what each draws
 SCRIPTS = {
-    "draw_architecture.py": ["architecture.png", "packages.png"],
+    "draw_architecture.py": ["architecture.png"],
     "draw_layers.py": ["layers.png", "choice.png"],
 }
 
