@@ -261,8 +261,8 @@ def correlate(
     facts: dict[str, Any] = {}
     if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):
         runs: list[Any] = []
-        for given in (metrics, scores):
-            runs += given if isinstance(given, list | tuple) else [given]
+        for argument in (metrics, scores):
+            runs += argument if isinstance(argument, list | tuple) else [argument]
         profiles, evaluations = _runs_by_kind(runs)
         if len(evaluations) > 1:
             raise LayerscopeError(f"give one evaluation, not {len(evaluations)}.")

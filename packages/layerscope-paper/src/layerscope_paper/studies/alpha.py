@@ -245,9 +245,9 @@ def _monotone(table: pd.DataFrame, metric: str, sign: int) -> bool:
 
 def _examples(alphas: list[float]) -> list[float]:
     """Return the smallest order, those nearest to 1 and 2, and the largest."""
-    one = min(alphas, key=lambda alpha: abs(alpha - 1.0))
-    two = min(alphas, key=lambda alpha: abs(alpha - 2.0))
-    return list(dict.fromkeys([alphas[0], one, two, alphas[-1]]))
+    near_one = min(alphas, key=lambda alpha: abs(alpha - 1.0))
+    near_two = min(alphas, key=lambda alpha: abs(alpha - 2.0))
+    return list(dict.fromkeys([alphas[0], near_one, near_two, alphas[-1]]))
 
 
 STUDY = Alpha()

@@ -231,7 +231,7 @@ def verdict(table: pd.DataFrame) -> list[str]:
         even = wide["attention_if_uniform"]
         by_norm = wide.index[wide["input_ratio"] >= _LARGE]
         attended = wide.index[wide["attention_on_largest"] / even >= _MUCH]
-        first = wide.index[wide["attention_on_first"] >= _MUCH * even]
+        attended_first = wide.index[wide["attention_on_first"] >= _MUCH * even]
         answer = f"{label} has no token that stands out by norm"
         if len(by_norm):
             answer = (
@@ -243,7 +243,7 @@ def verdict(table: pd.DataFrame) -> list[str]:
         out.append(
             f"{label}: a token stands out by norm (at least {_LARGE:g} × the median) before "
             f"{_layers_or_none(by_norm)}; the first token gets at least {_MUCH:g} × its even share "
-            f"in the blocks of {_layers_or_none(first)}, most in that of layer {top}: "
+            f"in the blocks of {_layers_or_none(attended_first)}, most in that of layer {top}: "
             f"{wide['attention_on_first'].loc[top]:.0%}, {even.loc[top]:.0%} if attention were "
             "even. The most attended token is the largest in "
             f"{wide['attended_is_largest'].mean():.0%} of blocks and prompts."

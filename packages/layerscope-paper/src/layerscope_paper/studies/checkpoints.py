@@ -290,10 +290,10 @@ def _formation(steps: list[str], valleys: list[Valleys], sink: str, clear: list[
     deepest = max(range(len(dips)), key=lambda i: np.nan_to_num(dips[i].depth.value, nan=-1.0))
     text = "no step has a clear valley of prompt entropy"
     if clear:
-        first = clear[0]
+        first_clear = clear[0]
         text = (
             f"prompt entropy has a clear valley at {len(clear)} of {len(steps)} steps, first at "
-            f"step {steps[first]} (layer {dips[first].place} of {valleys[first].layers})"
+            f"step {steps[first_clear]} (layer {dips[first_clear].place} of {valleys[first_clear].layers})"
         )
     depth = f"{dips[deepest].depth.format(signed=False)} nats at step {steps[deepest]}"
     prefix = "Without the sink token: " if sink == "drop" else ""

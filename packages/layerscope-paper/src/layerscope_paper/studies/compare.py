@@ -87,12 +87,12 @@ class Compare(Study):
         )
         base_tokens = token_counts(runs[base])
         same_tokens = {label: token_counts(run).equals(base_tokens) for label, run in runs.items()}
-        others = [label for label, same in same_tokens.items() if not same]
+        differing = [label for label, same in same_tokens.items() if not same]
         warnings = runs.warnings
-        if others:
+        if differing:
             warnings.insert(
                 0,
-                f"{', '.join(others)} cut{'s' * (len(others) == 1)} the texts into other tokens "
+                f"{', '.join(differing)} cut{'s' * (len(differing) == 1)} the texts into other tokens "
                 f"than {base} does: dividing by the log of the length corrects for the number of "
                 "tokens, but nothing corrects for the rest.",
             )
@@ -111,7 +111,10 @@ class Compare(Study):
             for line in invariance(runs[base], runs[spec.label], (base, spec.label))
         ]
         return Result(
-            table, [*verdict(compared, runs.valleys, bool(others)), *views], conventions, warnings
+            table,
+            [*verdict(compared, runs.valleys, bool(differing)), *views],
+            conventions,
+            warnings,
         )
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
@@ -148,7 +151,7 @@ class Compare(Study):
         return with_heading(figure, manifest)
 
 
-def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: bool) -> list[str]:
+def verdict(compared: list[Differences], valleys: list[Valleys], tokens_differ: bool) -> list[str]:
     """Describe each model against the base, then each model's valley."""
     out: list[str] = []
     short: list[str] = []
@@ -173,7 +176,7 @@ def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: b
         for sink, words in zip(SINKS, ("", "without the sink token: "), strict=True):
             means = means_of(pair.values["prompt_entropy", "raw", sink].T, pair.seed)
             out.append(f"  {sentence(words + where_clear(means, 'higher', 'lower'))}")
-        if other_tokens:
+        if tokens_differ:
             with_sink, without_sink = pair.overall("prompt_entropy", "logN")
             out.append(
                 f"  Divided by the log of the number of tokens: {with_sink}, without the sink token "

@@ -293,9 +293,9 @@ class MeasuredCorpus:
         draws = [sign * draw for draw in self.draws[metric] if np.isfinite(draw).any()]
         if not draws:
             return Interval(best, n=count)
-        first, last = zip(*map(_best_layers, draws), strict=True)
-        low = np.quantile(first, 0.025, method="nearest")
-        high = np.quantile(last, 0.975, method="nearest")
+        first_layers, last_layers = zip(*map(_best_layers, draws), strict=True)
+        low = np.quantile(first_layers, 0.025, method="nearest")
+        high = np.quantile(last_layers, 0.975, method="nearest")
         return Interval(best, float(low), float(high), count)
 
 

@@ -158,10 +158,10 @@ def split(texts: Corpus | None) -> tuple[Corpus, Corpus]:
             f"{len(texts)} texts are too few to train on one half and measure the other: "
             f"{2 * _LEAST_TEXTS} are needed."
         )
-    first, second = (
+    train, test = (
         Corpus.of(texts.texts[i::2], f"{texts.name}, half {i + 1}", texts.source) for i in (0, 1)
     )
-    return first, second
+    return train, test
 
 
 def _train_seed(

@@ -108,12 +108,12 @@ def _measure(request: Request, model: Any, streams: Any, bar: Progress) -> list[
         {"metric": name, "layer": row["layer"], "value": row["value"]}
         for row in run.curve(name).to_dict(orient="records")
     ]
-    first, second = zip(*map(halves, texts), strict=True)
+    first_halves, second_halves = zip(*map(halves, texts), strict=True)
     sides = [
         vectors_of(request, model, side, f"{model.identity['name']}, half {number}", bar)["vectors"]
-        for number, side in enumerate((first, second))
+        for number, side in enumerate((first_halves, second_halves))
     ]
-    ranks = reciprocal_ranks(sides[0], sides[1], second).mean(axis=1)
+    ranks = reciprocal_ranks(sides[0], sides[1], second_halves).mean(axis=1)
     return rows + [
         {"metric": "found_again", "layer": layer, "value": float(value)}
         for layer, value in enumerate(ranks)

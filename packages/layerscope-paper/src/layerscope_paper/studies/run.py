@@ -140,9 +140,9 @@ def study(
     for spec in map(read_spec, loaded):
         if isinstance(spec.model, (str, Path)):
             check_name(spec.model)
-    fewest, most = chosen.models
+    smallest_count, largest_count = chosen.models
     texts = None
-    if chosen.texts and (loaded or fewest or not most):
+    if chosen.texts and (loaded or smallest_count or not largest_count):
         texts = _read_texts(data, column, limit)
     request = Request(loaded, texts, filled, seed, command.loading, final_norm, max_length, Path())
     request.batch_size = command.where.batch_size

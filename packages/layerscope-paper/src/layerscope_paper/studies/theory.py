@@ -226,19 +226,19 @@ def _trace(table: pd.DataFrame) -> str:
     """Describe the effect of the trace on Theorems 5 and 6."""
     rows = table[table["metric"] == "dataset_entropy"]
     values = rows.set_index(["theorem", "version", "x"])["value"]
-    few = int(rows["x"].min())
-    many = int(rows["x"].max())
+    fewest_prompts = int(rows["x"].min())
+    most_prompts = int(rows["x"].max())
 
     def at(version: str, n: int) -> list[str]:
         return [f"{values[theorem, version, n]:.2f}" for theorem in ("Theorem 5", "Theorem 6")]
 
-    divided = at("trace divided", many)
-    printed = at("printed", many)
-    printed_few = at("printed", few)
+    divided = at("trace divided", most_prompts)
+    printed = at("printed", most_prompts)
+    printed_few = at("printed", fewest_prompts)
     return (
-        f"Once the trace is divided out, Theorems 5 and 6 say the same: {many} prompts in 16 "
+        f"Once the trace is divided out, Theorems 5 and 6 say the same: {most_prompts} prompts in 16 "
         f"dimensions have S_2 = {divided[0]} nats under maximal and {divided[1]} under minimal "
-        f"prompt entropy. As printed, S_2 falls as prompts are added (from {few} to {many}: "
+        f"prompt entropy. As printed, S_2 falls as prompts are added (from {fewest_prompts} to {most_prompts}: "
         f"{printed_few[0]} to {printed[0]} and {printed_few[1]} to {printed[1]}) and goes below "
         "zero: the difference between the theorems is the length of the mean vectors, not their "
         "diversity."

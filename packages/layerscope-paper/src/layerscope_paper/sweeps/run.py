@@ -189,10 +189,10 @@ class _StepProgress:
         """Start a step."""
         self._name = name
 
-    def begin(self, label: str, total: int, done: int = 0) -> None:
+    def begin(self, label: str, total: int, finished: int = 0) -> None:
         """Start a stage of the step."""
         number = f"{self._names.index(self._name) + 1}/{len(self._names)}"
-        self._bar.begin(f"{number} {self._name}: {label}", total, done)
+        self._bar.begin(f"{number} {self._name}: {label}", total, finished)
 
     def advance(self, units: int) -> None:
         """Count finished units."""

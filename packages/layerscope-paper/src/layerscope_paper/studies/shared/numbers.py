@@ -106,8 +106,8 @@ def join_words(words: Iterable[str]) -> str:
     >>> join_words(["a", "b", "c"])
     'a, b and c'
     """
-    *others, last = list(words) or [""]
-    return f"{', '.join(others)} and {last}" if others else last
+    *before, last = list(words) or [""]
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def where_clear(means: Sequence[Interval], up: str, down: str) -> str:
@@ -131,14 +131,20 @@ def where_clear(means: Sequence[Interval], up: str, down: str) -> str:
     )
 
 
-def change_without_sink(kept: Interval, dropped: Interval, words: Mapping[int, str]) -> str:
+def change_without_sink(
+    with_sink: Interval, without_sink: Interval, words: Mapping[int, str]
+) -> str:
     """Return a remark on a change without the sink token, where its sign differs from that with it;
     `words` are by sign.
 
     >>> change_without_sink(Interval(1, 0.5, 2), Interval(-1, -2, -0.5), MOVES)
     ' (falls without the sink token)'
     """
-    return "" if kept.sign == dropped.sign else f" ({words[dropped.sign]} without the sink token)"
+    return (
+        ""
+        if with_sink.sign == without_sink.sign
+        else f" ({words[without_sink.sign]} without the sink token)"
+    )
 
 
 def sentence(text: str) -> str:
