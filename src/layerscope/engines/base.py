@@ -150,19 +150,12 @@ class ModelRecipe:
             model: LoadedModel = pickle.loads(self.spec)  # noqa: S301 - made by this run's driver
             model.module.to(pick_device(self.options.get("device")))
             return model
-        try:
-            model = open_model(self.spec, None, self.options)
-        except ModelError as error:
-            if isinstance(self.spec, Path):
-                raise ModelError(
-                    f"{error} A model's folder must lie under the same path on every machine."
-                ) from error
-            raise
+        model = open_model(self.spec, None, self.options)
         difference = ModelIdentity.of(model.identity).difference(ModelIdentity.of(self.identity))
         if difference:
             raise ModelError(
                 f"{model.name} is not the same model here as where the run was started: they "
-                f"differ in {difference}. Put the same files on every machine."
+                f"differ in {difference}. Put the same files under the same path on every machine."
             )
         return model
 

@@ -137,7 +137,7 @@ def resolve(
         if revision is not None:
             raise ModelError(f"{text} has one version only: leave out revision={revision!r}.")
         if text in catalogue():
-            return _catalogue_source(text)
+            return _local_source(catalogue()[text].fetch(), text, "catalogue", False)
         path = Path(text).expanduser()
         name = one_line(Path(os.path.abspath(path)).name)
         return _local_source(path, name, "folder", allow_pickle)
@@ -178,20 +178,6 @@ def _hub_id(spec: str | Path) -> tuple[str, str | None]:
     raise UnknownNameError("model", text, catalogue(), MODEL_FORMS)
 
 
-def _catalogue_source(name: str) -> Source:
-    folder = catalogue()[name].fetch()
-    facts = _marker(folder)
-    return Source(
-        kind="catalogue",
-        name=name,
-        path=folder,
-        weights=(folder / "model.safetensors",),
-        revision=facts.get("version"),
-        quantization=facts.get("quantization"),
-        license=facts.get("license"),
-    )
-
-
 def _local_source(
     root: Path, name: str, kind: Kind, allow_pickle: bool, revision: str | None = None
 ) -> Source:
@@ -218,7 +204,7 @@ def _local_source(
         name=name,
         path=path,
         weights=tuple(weights or _pickled_weights(path, allow_pickle)),
-        revision=revision,
+        revision=facts.get("version") if kind == "catalogue" else revision,
         quantization=facts.get("quantization") or (method if isinstance(method, str) else None),
         license=facts.get("license"),
         pickled=not weights,
