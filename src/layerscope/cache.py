@@ -13,9 +13,9 @@ __all__ = ["cache_dir"]
 def cache_dir() -> Path:
     """Return the user cache: `$LAYERSCOPE_CACHE`, or `layerscope` under `$XDG_CACHE_HOME` or
     `~/.cache`."""
-    own = os.environ.get("LAYERSCOPE_CACHE")
-    if own:
-        return Path(own).expanduser()
+    configured = os.environ.get("LAYERSCOPE_CACHE")
+    if configured:
+        return Path(configured).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     if base:
         return Path(base) / "layerscope"

@@ -127,7 +127,7 @@ class MeasuredVariant:
 
 @dataclass
 class _Candidates:
-    """The candidates that were made, the whole encoder first, and how they came about."""
+    """The candidates, the whole encoder first, and how they came about."""
 
     encoder: Encoder
     texts: TextSet
@@ -165,9 +165,9 @@ def make_faster(
 ) -> FasterEncoder:
     """Choose which blocks of an encoder to keep, refit them, and measure what is left."""
     start = perf_counter()
-    made = _make_candidates(encoder, texts, request, bar)
-    decision = _decide(made.measured, request)
-    chosen = made.measured[decision.chosen]
+    candidates = _make_candidates(encoder, texts, request, bar)
+    decision = _decide(candidates.measured, request)
+    chosen = candidates.measured[decision.chosen]
     claim = decision.claim
     manifest: dict[str, Any] = {
         "kind": "encoder",
@@ -179,8 +179,8 @@ def make_faster(
             "name": texts.name,
             "checked": len(texts.checked),
             "queries": texts.checked.queries,
-            "fitted": sum(len(batch.rows) for batch in made.fitted),
-            "tokens": sum(batch.tokens for batch in made.fitted),
+            "fitted": sum(len(batch.rows) for batch in candidates.fitted),
+            "tokens": sum(batch.tokens for batch in candidates.fitted),
         },
         "choice": {
             "blocks": list(chosen.candidate.blocks),
@@ -195,7 +195,7 @@ def make_faster(
             "interval": [claim.gain.low, claim.gain.high],
         },
         "labels": _label_claim(encoder, chosen.variant, labels, request.seed),
-        "training": made.trained and _training(made.trained, made.measured),
+        "training": candidates.trained and _training(candidates.trained, candidates.measured),
         "speed": _speed(encoder, chosen.variant, texts.checked.first(_TIMED).texts),
         "conventions": {
             "agreement": RANKING if texts.checked.queries else AGREEMENT,
@@ -205,12 +205,12 @@ def make_faster(
             "keep": request.keep,
         },
         "config": config or {},
-        "warnings": _notes(made, decision, request),
+        "warnings": _notes(candidates, decision, request),
     }
     manifest["seconds"] = {"taken": perf_counter() - start}
     encoder_made = MadeEncoder(encoder, chosen.variant, texts.checked.texts, license_name)
-    front = _front_table(made.measured, decision.chosen)
-    return FasterEncoder(front, _removal_table(made.steps), manifest, _made=encoder_made)
+    front = _front_table(candidates.measured, decision.chosen)
+    return FasterEncoder(front, _removal_table(candidates.steps), manifest, _made=encoder_made)
 
 
 def _make_candidates(
@@ -227,28 +227,30 @@ def _make_candidates(
     bar.begin("searching which blocks can be left out|removals", count - min(sizes))
     batches = encoder.batches(searched.texts)
     steps = search(encoder, batches, min(sizes), bar.advance, searched.queries)
-    made = _Candidates(encoder, texts.checked, request.seed, kind, fitted, steps)
+    candidates = _Candidates(encoder, texts.checked, request.seed, kind, fitted, steps)
     limit = request.least_agreement
     for size in sizes:
         if size not in {len(step.blocks) for step in steps}:
             continue
         blocks = choose_blocks(encoder, steps, size, kind, searched, trial_texts.first(SEARCHED))
         variant = encoder.variant(blocks)
-        made.add(Candidate(blocks, cost=size / count), variant)
+        candidates.add(Candidate(blocks, cost=size / count), variant)
         if kind is not None:
             bar.begin(f"refitting {size} of {count} blocks|blocks", size)
             variant = refit(encoder, variant, fitted, kind, bar.advance).variant
-            made.add(Candidate(blocks, "refit", cost=size / count), variant)
+            candidates.add(Candidate(blocks, "refit", cost=size / count), variant)
         if request.train is not None:
-            made.trained = train_blocks(
+            candidates.trained = train_blocks(
                 encoder, variant, texts.fitted, request.train, request.seed, bar
             )
-            made.add(Candidate(blocks, "train", cost=size / count), made.trained.variant)
-        best = max(entry.agreement for entry in made.measured[1:])
+            candidates.add(
+                Candidate(blocks, "train", cost=size / count), candidates.trained.variant
+            )
+        best = max(entry.agreement for entry in candidates.measured[1:])
         # larger models need not be tried once half of the blocks were, and the limit is held
         if limit is not None and best >= limit and 2 * size >= count - 1:
             break
-    return made
+    return candidates
 
 
 def _decide(measured: Sequence[MeasuredVariant], request: Request) -> Decision:
@@ -340,10 +342,10 @@ def _speed(encoder: Encoder, variant: Variant, texts: Sequence[str]) -> dict[str
     return {name: 3 * len(texts) / max(duration, 1e-9) for name, duration in seconds.items()}
 
 
-def _notes(made: _Candidates, decision: Decision, request: Request) -> list[str]:
-    chosen = made.measured[decision.chosen]
+def _notes(candidates: _Candidates, decision: Decision, request: Request) -> list[str]:
+    chosen = candidates.measured[decision.chosen]
     notes = []
-    if made.kind is None:
+    if candidates.kind is None:
         notes.append("blocks of this architecture cannot be refitted: they stay as they are.")
     limit = request.least_agreement
     if decision.chosen == decision.baseline:
@@ -354,9 +356,9 @@ def _notes(made: _Candidates, decision: Decision, request: Request) -> list[str]
             f"no limit was given: the cheapest with an agreement of {KEEP:g} or more is kept. Give "
             "budget= (a share of the computation) or keep= (an agreement) for another."
         )
-    if made.trained is not None and chosen.candidate.transform != "train":
+    if candidates.trained is not None and chosen.candidate.transform != "train":
         notes.append(
-            f"training did not help: agreement {made.measured[-1].agreement:.3f} after "
-            f"{made.trained.steps:,} steps, {chosen.agreement:.3f} without. It is left out."
+            f"training did not help: agreement {candidates.measured[-1].agreement:.3f} after "
+            f"{candidates.trained.steps:,} steps, {chosen.agreement:.3f} without. It is left out."
         )
     return notes

@@ -226,11 +226,11 @@ class Ridge:
         rows = features.float() * scale[:, None].float()
         if self.offset:
             rows = torch.cat([rows, scale[:, None].float()], dim=1)
-        for part, mask in enumerate((~held_out, held_out)):
+        for index, mask in enumerate((~held_out, held_out)):
             goal = targets[mask].float()
-            self.gram[part] += rows[mask].T @ rows[mask]
-            self.cross[part] += rows[mask].T @ goal
-            self.square[part] += goal.double().square().sum()
+            self.gram[index] += rows[mask].T @ rows[mask]
+            self.cross[index] += rows[mask].T @ goal
+            self.square[index] += goal.double().square().sum()
 
     def solve(self, penalties: tuple[float, ...] = LAMBDAS) -> Solution | None:
         """Return the best correction, or None if none helps on the held-out tokens."""

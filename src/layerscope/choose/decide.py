@@ -6,6 +6,7 @@ arguments: the sources and their weights, the limits, and the way a gain is clai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,7 +34,37 @@ LEAD = 1.5
 is expected then, and not yet shown: the interval of the claim says what is
 (`benchmarks/results/choices.md`)."""
 
+REFERENCE_LABELS = 64
+"""The number of labels that weigh twice as much as an encoder, and that stop a choice where they
+rank the baseline above it (`benchmarks/results/choices.md`)."""
+
 NOT_SHOWN = "the texts do not show that it is better than what you have"
+
+
+LABELS_DISAGREE = "your labels do not agree that it is better than what you have"
+
+
+def weight_of_labels(count: int) -> float:
+    """Return the weight of so many labels next to an encoder.
+
+    It is twice the encoder's for 64 labels and grows with the square root of their number.
+
+    >>> weight_of_labels(256)
+    4.0
+    """
+    return 2 * math.sqrt(count / REFERENCE_LABELS)
+
+
+def lead_by_labels(count: int) -> float:
+    """Return the lead, in standard errors by labels alone, that a choice of labels and others needs.
+
+    Few labels stop a choice only where they speak clearly against it; many have to confirm it. It
+    is never more than `LEAD`.
+
+    >>> lead_by_labels(16), lead_by_labels(256)
+    (-1.0, 1.0)
+    """
+    return min(LEAD, math.log(count / REFERENCE_LABELS, 4))
 
 
 def limits_by_judge(budget: float | None, stay: bool = True) -> Limits:
@@ -48,15 +79,16 @@ def decide_by_judge(
     budget: float | None,
     second_opinion: Callable[[str], Scores] | None = None,
     lead: float | None = None,
+    labels: LabelCheck | None = None,
 ) -> Decision:
     """Choose a layer and a readout by a judge's scores: the rule of `improve`.
 
     The judge chooses the template. Among the layers of that template the second opinion counts a
     little. It never decides whether there is a gain at all: that is the judge's to show. Heads are
-    told apart by the judge alone. `lead` is that of `claim_of_any`.
+    told apart by the judge alone. `lead` and `labels` are those of `claim_of_any`.
     """
     limits = limits_by_judge(budget)
-    make_claim = claim_of_any(judgment, lead)
+    make_claim = claim_of_any(judgment, lead, labels)
     decision = decide(candidates, [judgment], baseline, limits, make_claim)
     best = candidates[decision.best]
     if second_opinion is None or best.readout is None:
@@ -301,11 +333,27 @@ def claim_as_named(source: Scores) -> ClaimMaker:
     return make_claim
 
 
-def claim_of_any(source: Scores, lead: float | None = None) -> ClaimMaker:
+@dataclass(frozen=True)
+class LabelCheck:
+    """The scores by labels alone, and their number: they may stop what labels and others chose."""
+
+    scores: Scores
+    count: int
+
+    def agree(self, chosen: int, reference: int) -> bool:
+        """Return whether the labels agree that one candidate is better than another."""
+        gain = self.scores.gain(chosen, reference).value
+        least = lead_by_labels(self.count) * self.scores.error_of_gain(chosen, reference)
+        return bool(gain > least)
+
+
+def claim_of_any(
+    source: Scores, lead: float | None = None, labels: LabelCheck | None = None
+) -> ClaimMaker:
     """Claim the gain with an interval that holds for whichever candidate was picked.
 
     The claim is weak where the interval reaches zero. With `lead` it is weak only where the gain is
-    no more than so many of its own standard errors.
+    no more than so many of its own standard errors. It is weak as well where `labels` disagree.
     """
 
     def make_claim(rule: Rule, chosen: int, reference: int) -> Claim:
@@ -318,6 +366,8 @@ def claim_of_any(source: Scores, lead: float | None = None) -> ClaimMaker:
             is_enough = gain.value > lead * source.error_of_gain(chosen, reference)
         # a cheaper candidate near the baseline needs no proof of a gain where the baseline is best
         weak = "" if is_enough or rule.best == reference else NOT_SHOWN
+        if labels is not None and chosen != reference and not labels.agree(chosen, reference):
+            weak = weak or LABELS_DISAGREE
         return Claim(source.source, before, after, gain, weak=weak)
 
     return make_claim

@@ -77,8 +77,8 @@ def decide_by_labels(
     gains = evidence.gains_in_rounds(rule.choose)
     has_gains = np.isfinite(gains).any(1)
     gain, by_layer, over_chance = (
-        float(np.nanmean(row)) if known else 0.0
-        for row, known in zip(gains, has_gains, strict=True)
+        float(np.nanmean(row)) if is_known else 0.0
+        for row, is_known in zip(gains, has_gains, strict=True)
     )
     draws = scores.draws
     assert draws is not None

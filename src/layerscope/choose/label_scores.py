@@ -271,9 +271,11 @@ class LabelMeasure:
         """Return the contributions, from vectors (layers, texts, D)."""
         if self.kind == "classification":
             return self._classify(vectors[:, self.sides[0]])
-        first, second = (vectors[:, side].astype(np.float64) for side in self.sides)
-        sizes = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
-        return Contributions(np.einsum("lnd,lnd->ln", first, second) / np.maximum(sizes, 1e-30))
+        first_side, second_side = (vectors[:, side].astype(np.float64) for side in self.sides)
+        sizes = np.linalg.norm(first_side, axis=-1) * np.linalg.norm(second_side, axis=-1)
+        return Contributions(
+            np.einsum("lnd,lnd->ln", first_side, second_side) / np.maximum(sizes, 1e-30)
+        )
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return scores (layers, draws) of contributions (layers, n) under weights (draws, n).

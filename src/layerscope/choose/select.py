@@ -241,8 +241,8 @@ def _resample(
     missing = "items are not stored for every task: "
     parts_of_task = scores.columns.get_level_values("task").value_counts()
     moved = np.zeros((len(values), DRAWS))
-    parts: Any = sorted(scores.columns)
-    for number, (task, split, subset) in enumerate(parts):
+    task_parts: Any = sorted(scores.columns)
+    for number, (task, split, subset) in enumerate(task_parts):
         stored = evaluation.items().get((task, split, subset), {})
         items = [stored[place] for place in scores.index if place in stored]
         if len(items) < len(scores) or not same_items(items):

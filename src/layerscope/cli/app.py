@@ -61,12 +61,14 @@ def command(
         def run(**values: Any) -> None:
             function(**{key: values[key] for key in signature.parameters})
 
-        more = []
+        shared_parameters = []
         for key in shared:
             annotation, default = OPTIONS[key]
             keyword = inspect.Parameter.KEYWORD_ONLY
-            more.append(inspect.Parameter(key, keyword, default=default, annotation=annotation))
-        parameters = [*signature.parameters.values(), *more]
+            shared_parameters.append(
+                inspect.Parameter(key, keyword, default=default, annotation=annotation)
+            )
+        parameters = [*signature.parameters.values(), *shared_parameters]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         app.command(name, epilog=f"Example:\n\n{example}", rich_help_panel=panel)(run)
         return function

@@ -70,9 +70,11 @@ def _prune(context: typer.Context, size: str) -> None:
 
     store = VectorStore(cache_dir() / "embeddings", None)
     freed = store.prune(parse_size(size))
-    left = store.size()
-    text = f"removed {describe_size(freed)} of vectors; {describe_size(left)} are left"
-    shared.show(context, {"removed": freed, "left": left}, lambda: print(text), "layerscope doctor")
+    remaining = store.size()
+    text = f"removed {describe_size(freed)} of vectors; {describe_size(remaining)} are left"
+    shared.show(
+        context, {"removed": freed, "left": remaining}, lambda: print(text), "layerscope doctor"
+    )
 
 
 def examine() -> Iterator[Finding]:
@@ -104,13 +106,13 @@ def _check_package(name: str) -> Finding:
 
 def extra_modules(extra: str) -> list[str]:
     """Return the modules that an extra installs."""
-    features = (modules for _, other, modules in FEATURES.values() if other == extra)
+    features = (modules for _, needed, modules in FEATURES.values() if needed == extra)
     return list(dict.fromkeys(module for modules in features for module in modules))
 
 
 def check_extra(extra: str) -> Finding:
     """Check that the modules of an extra can be imported."""
-    features = (name for name, other, modules in FEATURES.values() if other == extra and modules)
+    features = (name for name, needed, modules in FEATURES.values() if needed == extra and modules)
     purpose = ", ".join(features)
     absent = [name for name in extra_modules(extra) if importlib.util.find_spec(name) is None]
     if absent:

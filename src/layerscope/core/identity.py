@@ -1,5 +1,7 @@
-"""What a result is about: the identity of its model, and how states were read. Two results compare
-only if these agree."""
+"""The subject of a result: the identity of its model, and how states were read.
+
+Two results compare only if these agree.
+"""
 
 from __future__ import annotations
 

@@ -133,13 +133,13 @@ def count_of(count: int, things: str) -> str:
     return f"{count} {things.removesuffix('s') if count == 1 else things}"
 
 
-def shorten(text: str, most: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Return a text of at most so many characters.
 
     >>> shorten("weights", 7), shorten("weights", 4)
     ('weights', 'wei…')
     """
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def split_names(text: str) -> list[str]:
@@ -148,4 +148,4 @@ def split_names(text: str) -> list[str]:
     >>> split_names("gpt2, lee,")
     ['gpt2', 'lee']
     """
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return [name.strip() for name in text.split(",") if name.strip()]
