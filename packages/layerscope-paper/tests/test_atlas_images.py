@@ -68,7 +68,7 @@ def test_a_run_as_the_published_ones_were_made_shares_their_axes(tmp_path: Path)
     assert {line.name for chart in drawn for line in chart.lines} >= {"vit-large", "your run: vit"}
 
 
-def test_what_differs_is_said(tmp_path: Path) -> None:
+def test_differing_settings_are_listed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     profile(tiny_image_model("vit"), pictures(6), out=folder, metrics=METRICS[:2])
     overlay = load_overlay(folder)

@@ -61,7 +61,7 @@ def test_the_released_preset_shares_the_axes(released: Path) -> None:
     assert "prompts of lee" in overlay.notes[0]
 
 
-def test_the_default_profile_does_not_and_says_why(default: Path) -> None:
+def test_the_default_profile_does_not_compare_and_gives_reasons(default: Path) -> None:
     overlay = load_overlay(default)
     assert overlay.is_empty
     assert "final_norm is applied, the published metrics are hf" in overlay.differs["curvature"]
@@ -175,7 +175,7 @@ def test_a_profile_and_an_evaluation_of_one_model_are_one_line(
     assert list(twice) == ["your run: tiny-gpt_neox", f"your run: tiny-gpt_neox in {released}"]
 
 
-def test_show_tells_what_is_missing() -> None:
+def test_show_reports_missing_results() -> None:
     found = show("Llama3-8B")
     assert found["scores"] is None
     assert found["metrics"]["dataset"] == "wikitext"

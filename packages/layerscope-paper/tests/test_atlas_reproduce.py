@@ -269,7 +269,7 @@ def test_there_are_no_other_items() -> None:
         reproduce("table2", "neither")
 
 
-def test_what_the_data_refute() -> None:
+def test_claims_that_the_data_refute() -> None:
     def verdict(name: str, model: str, column: str) -> str:
         return by_cell(recomputed(name))[model, column].verdict
 

@@ -134,7 +134,7 @@ def test_metrics_by_task_name_and_depth() -> None:
     ]
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_missing_results_are_refused_with_a_reason() -> None:
     with pytest.raises(LayerscopeError, match="no scores of Llama3-8B"):
         atlas.select_scores("Llama3-8B")
     with pytest.raises(LayerscopeError, match="no metrics of aimv2-large"):

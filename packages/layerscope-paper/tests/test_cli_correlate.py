@@ -75,7 +75,7 @@ def test_json_is_pure_and_holds_the_chance_level(cli: Cli) -> None:
     assert len(found["tasks"]) == 58
 
 
-def test_two_runs_of_four_layers_are_too_short_and_said_so(
+def test_runs_of_four_layers_are_refused_as_too_short(
     cli: Cli, folders: tuple[Path, Path, Path]
 ) -> None:
     run, scores, _ = folders
@@ -87,7 +87,7 @@ def test_two_runs_of_four_layers_are_too_short_and_said_so(
     assert "different vector" in found["notes"][0]
 
 
-def test_runs_of_several_models_are_told_apart(
+def test_runs_of_several_models_are_matched(
     cli: Cli, folders: tuple[Path, Path, Path], texts: list[str], tmp_path: Path
 ) -> None:
     run, scores, other = folders

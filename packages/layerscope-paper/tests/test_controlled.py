@@ -58,7 +58,7 @@ def test_texts_are_split_by_their_own_hash(streams: Streams) -> None:
     assert streams.tokenizer.decode(streams.held_out[: ends[0]]) == streams.held_out_texts[0]
 
 
-def test_what_follows_is_predicted() -> None:
+def test_the_next_token_is_predicted() -> None:
     ids, following = draw_windows(torch.arange(4, 100), 5, 8, torch.Generator().manual_seed(0))
     assert torch.equal(ids[:, 1:], following[:, :-1])
     assert torch.equal(ids[:, 2:], ids[:, 1:-1] + 1)

@@ -15,7 +15,7 @@ def test_adjusted_p_values() -> None:
     assert len(holm(np.array([]))) == 0
 
 
-def test_of_unrelated_statistics_the_smallest_adjusted_p_is_as_rare_as_it_says() -> None:
+def test_the_smallest_adjusted_p_of_unrelated_statistics_is_uniform() -> None:
     rng = np.random.default_rng(0)
     found = [min_p(rng.normal(size=6), rng.normal(size=(6, 99))).min() for _ in range(1500)]
     assert np.mean(np.array(found) <= 0.01 + 1e-9) < 0.02  # ranked apart: in 6 %

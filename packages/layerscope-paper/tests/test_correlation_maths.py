@@ -135,7 +135,7 @@ def test_the_null_is_the_measure_of_the_surrogates(measure: str) -> None:
 
 
 @pytest.mark.parametrize("n", [12, 13])
-def test_surrogates_keep_what_they_say(n: int) -> None:
+def test_surrogates_keep_their_properties(n: int) -> None:
     """Both keep the bend and the last layer; one the spectrum about the bend, one the steps between
     neighbors."""
     y = np.random.default_rng(0).normal(size=n).cumsum()
@@ -271,7 +271,7 @@ def test_dependence_that_is_not_monotone() -> None:
     assert p["spearman"] > 0.05
 
 
-def test_a_straight_line_says_nothing() -> None:
+def test_a_straight_line_is_no_evidence() -> None:
     """Nothing about a line tells it from another line: every surrogate of it is that line."""
     chance = against_chance(
         "spearman", 1.0, np.arange(12.0)[None], maths.surrogate_curves(np.arange(12.0), 99)
@@ -323,7 +323,7 @@ def test_undefined_series_are_named() -> None:
     assert maths.undefined_because(moving, moving) is None
 
 
-def test_related_curves_are_as_related_as_they_say() -> None:
+def test_related_curves_have_the_stated_correlation() -> None:
     layers = np.arange(25.0)
     scores = np.sin(layers / 8)
     given = np.stack(

@@ -86,7 +86,7 @@ def test_without_the_last_layer_stands_beside(
     assert f"without the last layer: {changed}" in capsys.readouterr().out
 
 
-def test_what_is_constant_is_counted_and_never_nan() -> None:
+def test_constant_series_are_counted_and_never_nan() -> None:
     metrics, scores = tables()
     found = correlate(metrics, scores, **FEW)
     assert "flat" not in set(found.layers["metric"])
@@ -125,7 +125,7 @@ def test_a_missing_task_does_not_move_the_mean() -> None:
     assert same_tasks(lonely)["task"].nunique() == 4
 
 
-def test_wrong_input_is_told() -> None:
+def test_wrong_input_is_refused() -> None:
     metrics, scores = tables()
     with pytest.raises(UnknownNameError, match="dcor_corrected"):
         correlate(metrics, scores, measures=["dcorr"])

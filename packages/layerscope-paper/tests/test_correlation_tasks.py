@@ -77,7 +77,7 @@ def test_profiles_of_tasks_give_each_task_its_own_values(
     assert "no profile of the texts of Topics" in from_runs(profiles[:1], scored).notes[0]
 
 
-def test_what_does_not_fit_is_refused(
+def test_runs_that_do_not_match_are_refused(
     scored: Evaluation, profiles: list[Profile], model: LoadedModel, texts: list[str]
 ) -> None:
     with pytest.raises(LayerscopeError, match="more than one profile of the texts of Pairs"):

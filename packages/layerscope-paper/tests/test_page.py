@@ -41,7 +41,7 @@ def test_a_study_brings_its_verdict_its_figure_and_its_table(study_folder: Path)
     assert report.headline[0] == "Repeated tokens lower the entropy of the middle layers."
 
 
-def test_a_sweep_says_how_its_jobs_ended() -> None:
+def test_a_sweep_reports_the_outcome_of_its_jobs() -> None:
     report = gather([synthetic_sweep()])
     (block,) = report.sections
     assert block.words == ["2 jobs in night: 1 complete, 1 failed."]
@@ -66,14 +66,14 @@ def test_a_study_shows_its_verdict_and_figure(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figure_files")
-def test_a_sweep_shows_how_it_ended() -> None:
+def test_a_sweep_shows_its_outcome() -> None:
     shown = synthetic_sweep()._repr_html_()
     read(shown)
     assert "jobs in" in shown
 
 
 @pytest.mark.usefixtures("no_figure_files")
-def test_nothing_from_outside_is_markup(tmp_path: Path) -> None:
+def test_text_from_files_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "figure.png").write_bytes(b"a picture")
     run = synthetic_study(tmp_path)
     run.manifest["verdict"] = [EVIL]

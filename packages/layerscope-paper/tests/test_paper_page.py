@@ -114,7 +114,7 @@ def test_what_lies_beyond_the_paper_has_results_that_hold_its_numbers(place: str
     assert not [n for n in NUMBER.findall(told) if n.strip("+−-") not in near], found
 
 
-def test_readout_and_layer_are_as_the_factorial_found_them() -> None:
+def test_gains_of_readout_and_layer_match_the_factorial_results() -> None:
     kept = (RESULTS / "factorial.md").read_text()
     text, answer = (
         PAGE.read_text(),
@@ -149,7 +149,7 @@ def test_readout_and_layer_are_as_the_factorial_found_them() -> None:
     assert f"+{min(prompts):.1f} to +{max(prompts):.1f}" in text
 
 
-def test_compression_is_told_as_its_table_has_it() -> None:
+def test_sentences_on_compression_match_their_table() -> None:
     rows = pd.read_csv(RESULTS / "interventions/summary.csv")
     rows = rows[(rows["objective"] == "ar") & (rows["arm"] == "compress")].set_index("quantity")
     answer = next(v for k, v in beyond().items() if k.startswith("penalties"))
@@ -180,7 +180,7 @@ def test_compression_is_told_as_its_table_has_it() -> None:
     assert not (scores["difference_low"] > 0).any()
 
 
-def test_robustness_is_counted_as_its_table_has_it() -> None:
+def test_counts_of_robustness_match_their_table() -> None:
     decoder = (RESULTS / "robustness.md").read_text().split("## A sentence encoder")[0]
     changed = [
         line for line in decoder.splitlines() if line.startswith(("| found again", "| TREC:"))

@@ -36,7 +36,7 @@ def test_presets_differ_as_documented() -> None:
     )
 
 
-def test_what_is_given_wins_over_the_preset() -> None:
+def test_keywords_override_the_preset() -> None:
     given = {"views": 3, "final_norm": "raw", "augmenter": "builtin", "group": 8, "alpha": 2}
     config = make_config(**{**PRESETS["released"], **given})
     assert (config.views, config.final_norm, config.augmenter) == (3, "raw", "builtin")
@@ -44,7 +44,7 @@ def test_what_is_given_wins_over_the_preset() -> None:
 
 
 @pytest.mark.parametrize("preset", ["default", "paper", "released"])
-def test_presets_run_and_say_what_they_are(preset: str, texts: list[str]) -> None:
+def test_presets_run_and_are_recorded(preset: str, texts: list[str]) -> None:
     if preset == "released":
         pytest.importorskip("nlpaug")
     run = profile(

@@ -87,7 +87,7 @@ def test_an_unseen_group_keeps_the_last_layer(models: tuple[Judged, ...]) -> Non
     assert (llm.layer, llm.gain) == (32, 0.0)
 
 
-def test_a_forecast_promises_less_than_was_delivered_and_more_families_narrow_it(
+def test_forecasts_are_cautious_and_narrow_with_more_families(
     models: tuple[Judged, ...],
 ) -> None:
     depths = valley_depths(models)

@@ -78,7 +78,7 @@ def test_a_models_prompts_match_its_hidden_states() -> None:
             )
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(LayerscopeError, match="has layers 0 to 3"):
         study("alpha", tiny_model("llama"), data=TEXTS, layers=[9])
     with pytest.raises(LayerscopeError, match=r"from 0 to 1, not 2\.0"):

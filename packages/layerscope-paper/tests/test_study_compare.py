@@ -93,7 +93,7 @@ def test_layers_meet_at_the_same_depth(texts: list[str]) -> None:
     np.testing.assert_allclose(rows["value"], expected, atol=1e-9)
 
 
-def test_other_tokens_are_told(texts: list[str]) -> None:
+def test_models_with_other_tokens_are_noted(texts: list[str]) -> None:
     run = study("compare", tiny_model("llama"), tiny_model("bert"), data=texts)
     assert (
         "tiny-bert cuts the texts into other tokens than tiny-llama" in run.manifest["warnings"][0]

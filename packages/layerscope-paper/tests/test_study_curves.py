@@ -84,7 +84,7 @@ def test_depths_between_layers() -> None:
     assert got[0, 1:].tolist() == [1.0, 4.0]
 
 
-def test_what_an_interval_says() -> None:
+def test_sentences_by_interval() -> None:
     values = np.random.default_rng(0).standard_normal(400)
     assert mean_of(values + 1, 0).sign == 1
     assert mean_of(values - 1, 0).sign == -1

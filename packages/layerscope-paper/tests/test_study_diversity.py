@@ -117,7 +117,7 @@ def test_corpora_are_nested_and_of_one_size() -> None:
     assert set(by["duplication"][0].texts) < set(by["duplication"][1].texts)
 
 
-def test_too_few_texts_say_what_to_do() -> None:
+def test_too_few_texts_are_refused_with_advice() -> None:
     with pytest.raises(DataError, match=r"at least 8.*smaller lengths"):
         build_corpora(corpus(), options(aspects=["length"], lengths=[64]), seed=0)
 
@@ -186,7 +186,7 @@ def test_a_copy_is_no_further_evidence() -> None:
     )
 
 
-def test_the_study_runs_and_says_so() -> None:
+def test_the_study_writes_a_verdict() -> None:
     run = study(
         "diversity",
         tiny_model("llama"),

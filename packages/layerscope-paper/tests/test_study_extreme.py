@@ -78,7 +78,7 @@ def test_one_token_cannot_be_repeated_further() -> None:
     assert any("fewer than two tokens" in warning for warning in run.manifest["warnings"])
 
 
-def test_equal_states_have_no_entropy_and_it_says_so(texts: list[str]) -> None:
+def test_equal_states_have_no_entropy_and_are_noted(texts: list[str]) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.post_processor = (
         None  # nothing in front of the text, as in Pythia or SmolLM2
@@ -115,7 +115,7 @@ def test_one_token_behind_a_special_one_has_no_entropy_at_layer_0(texts: list[st
 
 
 @pytest.mark.usefixtures("no_figure")
-def test_an_interrupted_study_goes_on(
+def test_an_interrupted_study_resumes(
     texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"data": texts, "levels": [0, 0.5, 1], "lengths": [8], "out": tmp_path / "run"}
@@ -150,7 +150,7 @@ def test_an_interrupted_study_goes_on(
         ({"levels": "x"}, "takes a number"),
     ],
 )
-def test_settings_that_make_no_sense(
+def test_invalid_settings_are_refused(
     options: dict[str, object], phrase: str, texts: list[str]
 ) -> None:
     with pytest.raises(LayerscopeError, match=phrase):

@@ -92,7 +92,7 @@ def test_a_task_does_not_choose_for_itself() -> None:
     np.testing.assert_allclose(inner_gains(curves), 2.0)
 
 
-def test_shares_and_the_mixed_model_find_what_was_put_in() -> None:
+def test_shares_and_the_mixed_model_recover_planted_gains() -> None:
     rng = np.random.default_rng(0)
     made = {
         name: 50 + cube(6.0, 2.0, 0.0) + rng.normal(0, 0.1, (5, len(READOUTS), 6)) for name in "abc"
@@ -155,7 +155,7 @@ def test_every_layer_is_scored_under_every_readout_by_mteb(data: Path, whole: St
     assert len(whole.plot().axes) == 1
 
 
-def test_what_is_fitted_is_fitted_on_the_other_texts_alone() -> None:
+def test_readouts_are_fitted_on_unscored_texts_alone() -> None:
     rng = np.random.default_rng(0)
     vectors = {
         name: rng.normal(size=(3, 50, 6)).astype(np.float32)

@@ -68,7 +68,7 @@ def test_contrastive_training_makes_views_more_alike(many: list[str], tmp_path: 
     assert (tmp_path / "run" / "manifest.json").stat().st_mtime_ns == stamp
 
 
-def test_fewer_than_three_seeds_say_nothing_clear(many: list[str]) -> None:
+def test_fewer_than_three_seeds_show_no_clear_change(many: list[str]) -> None:
     settings = {**SMALL, "metrics": "prompt_entropy"}
     run = study(
         "finetune",

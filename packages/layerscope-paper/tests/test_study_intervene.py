@@ -183,7 +183,7 @@ def test_a_sink_in_the_embeddings_is_edited_before_the_first_block(texts: list[s
     assert all(states[number, 0][0, 5] == 0 for number in range(3))
 
 
-def test_the_study_says_what_becomes_of_the_sink(texts: list[str], tmp_path: Path) -> None:
+def test_the_study_describes_the_model_without_its_sink(texts: list[str], tmp_path: Path) -> None:
     model = planted()
     run = study("intervene", model, data=texts, tasks="none", out=tmp_path / "run")
     table = run.table[run.table["kind"] == "value"]

@@ -110,7 +110,7 @@ def test_finished_prompts_are_not_run_again(tmp_path, monkeypatch) -> None:  # t
     assert run.table["n"].max() == 4
 
 
-def test_different_tokens_are_warned_about_and_nonsense_is_refused() -> None:
+def test_different_tokens_are_noted_and_invalid_options_are_refused() -> None:
     run = study("reasoning", tiny_model("llama"), tiny_model("bert"), data=TEXTS, stride=8)
     assert any("different tokens" in note for note in run.manifest["warnings"])
     for wrong, message in ({"stride": 0}, "1 or more"), ({"center": "moon"}, "prompt"):

@@ -80,7 +80,7 @@ def test_models_and_engine_take_the_options_of_every_command(
         study("compare", *models, workers=2, **settings)
 
 
-def test_what_is_refused(texts: list[str], tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(texts: list[str], tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown study 'extrem'. Did you mean 'extreme'"):
         study("extrem", tiny_model("llama"), data=texts)
     with pytest.raises(LayerscopeError, match="the study extreme takes 1 model, and was given 0"):

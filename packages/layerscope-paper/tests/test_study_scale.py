@@ -51,7 +51,7 @@ def _deepest(curve: np.ndarray) -> float:
     )
 
 
-def test_what_a_valley_is_called() -> None:
+def test_labels_of_valleys() -> None:
     def of(curve: list[float], without: list[float]) -> str:
         rng = np.random.default_rng(0)
         sites = ["embed", *(f"block.{k}" for k in range(len(curve) - 1))]

@@ -77,7 +77,7 @@ def test_sums_add_up_to_the_stream(texts: list[str]) -> None:
          "norm comes after each sum"),
     ],
 )  # fmt: skip
-def test_what_a_family_has_not_is_said(
+def test_missing_sub_sites_are_described(
     family: str, steps: set[str], says: str, texts: list[str]
 ) -> None:
     run = study("sublayers", tiny_model(family), data=texts[:4])

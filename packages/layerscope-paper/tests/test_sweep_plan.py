@@ -157,7 +157,7 @@ def test_only_tasks() -> None:
     assert [job.kind for job in jobs] == ["evaluate"]
 
 
-def test_paths_are_meant_from_where_the_file_is(
+def test_paths_are_relative_to_the_file(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = home / "sweep.yaml"
@@ -200,7 +200,7 @@ def test_the_example_is_valid() -> None:
         ({"models": ["x"], "evaluate": {"task": "small"}}, "evaluate: unknown key 'task'. Did you mean 'tasks'"),
     ],
 )  # fmt: skip
-def test_what_is_said_about_mistakes(held: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_messages_about_mistakes(held: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=message):
         read_plan(held)
     file = tmp_path / "sweep.yaml"
