@@ -1,15 +1,14 @@
 """A readout: how a text becomes one vector, apart from the layer.
 
 Its parts are a *template* (what is put around the text), a *pooling* (how token states become one
-vector), whether the model's
-*final norm* is applied, whether the attention *sink* token is dropped, and *centering* (whether the mean over the corpus is
-subtracted). A readout is written `template/pooling/norm/sink/centering`. Nothing
-here needs a model.
+vector), whether the model's *final norm* is applied, whether the attention *sink* token is dropped,
+and *centering* (whether the mean over the corpus is subtracted). A readout is written
+`template/pooling/norm/sink/centering`. Nothing here needs a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
@@ -160,17 +159,10 @@ def _split(text: str) -> tuple[str, list[str]]:
     if SLOT not in text:
         template, *names = text.split("/")
         return template, names
-    valid: tuple[Container[str], ...] = (POOLINGS, NORMS, SINKS, CENTERINGS)
-    for count in range(1, 5):
+    for count in range(1, text.count("/") + 1):
         template, *names = text.rsplit("/", count)
-        are_valid = all(name in choices for name, choices in zip(names, valid, strict=False))
-        if len(names) == count and SLOT in template and are_valid:
+        if names[0] in POOLINGS and SLOT in template:
             return template, names
-    # no valid ending: a part after the last pooling is wrong, which `check` explains
-    for pooling in POOLINGS:
-        template, slash, ending = text.rpartition(f"/{pooling}")
-        if slash and SLOT in template and (not ending or ending.startswith("/")):
-            return template, [pooling, *(name for name in ending.split("/") if name)]
     return text, []
 
 
