@@ -540,12 +540,11 @@ def test_without_a_folder_the_run_is_in_memory(
     assert not any("not stored" in warning for warning in choice.warnings)
 
 
-def test_a_folder_of_the_user_is_not_replaced(given: dict[str, Any], tmp_path: Path) -> None:
+def test_a_file_of_the_user_is_not_removed(given: dict[str, Any], tmp_path: Path) -> None:
     mine = tmp_path / "run" / "results" / "thesis.tex"
     mine.parent.mkdir(parents=True)
     mine.write_text("important")
-    with pytest.raises(RunFolderError, match="results is in the way"):
-        evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
+    evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
     assert mine.read_text() == "important"
 
 

@@ -155,15 +155,14 @@ def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
     assert pd.read_parquet(tmp_path / "t.parquet")["text"].tolist()[:6] == texts[:6]
 
 
-def test_only_folders_that_the_manifest_names_are_replaced(tmp_path: Path) -> None:
+def test_a_folder_of_the_user_keeps_its_files(tmp_path: Path) -> None:
     mine = tmp_path / "results" / "thesis.tex"
     mine.parent.mkdir()
     mine.write_text("important")
     folder = RunFolder(tmp_path)
     for _ in range(2):  # without a manifest, and beside another run of ours
-        session = folder.session("evaluation", CONFIG, overwrite=True, owned=OWNED)
-        with pytest.raises(RunFolderError, match="results is in the way"), session:
-            pass
+        with folder.session("evaluation", CONFIG, overwrite=True, owned=OWNED):
+            assert mine.read_text() == "important"
         with folder.session("profile", CONFIG, overwrite=True) as written:
             folder.write_manifest(written.completed({}))
     assert mine.read_text() == "important"

@@ -138,7 +138,6 @@ class RunFolder:
             if is_finished:  # it was killed at its last step
                 self.finish()
             else:
-                self._refuse_strangers(owned)
                 self.write_manifest({**start, "status": "running"})
             yield Session(self, is_finished, start)
 
@@ -182,16 +181,6 @@ class RunFolder:
                 f"{self.path} is not empty ({', '.join(names[:3])}) and holds no run{reason}. Choose "
                 "another out=."
             )
-
-    def _refuse_strangers(self, owned: Sequence[str]) -> None:
-        """Raise where a folder that the run would keep in its own is there, and not the run's."""
-        recorded = self._owned()
-        for place in (self.path / name for name in owned if name not in recorded):
-            if place.exists():
-                raise RunFolderError(
-                    f"{place} is in the way: no run of layerscope made it, so it is not replaced. "
-                    "Move it, or choose another out=."
-                )
 
     def _sweep(self) -> None:
         """Remove what killed writers left."""
