@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -83,36 +82,6 @@ def test_by_default_half_as_many_texts_again(llama, centered_wins, capsys) -> No
     assert "fitting on 60 of 150 texts" in capsys.readouterr().err
     again = improve(llama, TEXTS[::-1])
     np.testing.assert_allclose(again.sampled.after, result.sampled.after, atol=1e-6)
-
-
-class Counting:
-    """A bar that notes how many units of each stage are left."""
-
-    def __init__(self) -> None:
-        self.todo: dict[str, int] = {}
-
-    def begin(self, label: str, total: int, done: int = 0) -> None:
-        self.todo[label] = total - done
-
-    def advance(self, units: int) -> None:
-        pass
-
-
-@pytest.mark.usefixtures("centered_wins", "here")
-def test_a_stopped_fit_reads_nothing_twice(llama, tmp_path: Path, monkeypatch) -> None:
-    texts = some_texts(150)
-    options = {"out": tmp_path / "better", "store": tmp_path / "store", "center_on": "all"}
-    with monkeypatch.context() as patched:
-        patched.setattr(fit, "Head", lambda *given, **_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            improve(llama, texts, **options)
-    assert not (tmp_path / "better").exists()
-    bar = Counting()
-    result = improve(llama, texts, progress=bar, **options)
-    assert bar.todo["centering|texts"] == 0
-    assert result.manifest["texts"]["fitted_on"] == "all 150 texts of texts"
-    assert np.abs(result.chosen.encode(texts).mean(0)).max() < 1e-6
-    assert sorted(path.name for path in tmp_path.iterdir() if "better" in path.name) == ["better"]
 
 
 def test_an_unknown_word_is_refused(llama) -> None:

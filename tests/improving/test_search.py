@@ -93,15 +93,6 @@ def test_queries_find_their_documents_more_often_by_pairs(llama, here, tmp_path:
     )  # each by its own mean
 
 
-def test_the_same_call_reads_the_run_back_and_other_pairs_do_not(
-    llama, here, tmp_path: Path
-) -> None:
-    first = searched(llama, out=tmp_path / "better")
-    assert searched(llama, out=tmp_path / "better").manifest["seconds"] == first.manifest["seconds"]
-    with pytest.raises(LayerscopeError, match="exists and is not empty"):
-        searched(llama, out=tmp_path / "better", pairs=some_search()[2][:50])
-
-
 def test_both_sides_are_named_and_the_chosen_row_is_marked(
     llama, here, monkeypatch, tmp_path: Path
 ) -> None:

@@ -21,16 +21,15 @@ from layerscope.improving.candidates import Chosen, Reader
 from layerscope.improving.fit import (
     RATE,
     Lesson,
-    agreement,
     head_of,
-    settle_count,
+    settle_plan,
     similarity_loss,
     train_student,
     training_folder,
 )
 from layerscope.progress import Silent
 from layerscope.training import distill
-from layerscope.training.distill import TrainingPlan, embed_by_length, fast_half
+from layerscope.training.distill import TrainingPlan, embed_by_length
 from layerscope.vectors import VectorStore
 from tests.improving.test_heads import improve
 from tests.improving.test_improve import some_texts
@@ -192,10 +191,10 @@ def test_a_pickle_in_a_strangers_training_runs_nothing(llama, taught, stopped, t
 
 
 def test_a_resumed_training_reads_as_many_texts_as_it_began_with(tmp_path):
-    assert settle_count(tmp_path, "a", 5) == 5
-    assert settle_count(tmp_path, "a", 7) == 5
+    assert settle_plan(tmp_path, "a", 5, 3) == (5, 3)
+    assert settle_plan(tmp_path, "a", 7, 1) == (5, 3)
     (tmp_path / "training").mkdir()
-    assert settle_count(tmp_path, "b", 7) == 7
+    assert settle_plan(tmp_path, "b", 7, 1) == (7, 1)
     assert not (tmp_path / "training").exists()  # of another run
 
 
@@ -287,10 +286,3 @@ def test_a_head_from_a_dense_layer_is_that_layer(rng):
             found(rows), linear(torch.tensor(rows, dtype=torch.float32)).detach().numpy(), atol=1e-6
         )
         assert np.allclose(found.bias, linear.bias.detach().numpy())
-
-
-def test_agreement_is_one_with_oneself_and_chance_with_noise(rng):
-    rows = rng.normal(size=(80, 6))
-    assert agreement(rows, rows) == pytest.approx(np.ones(80))
-    assert abs(agreement(rng.normal(size=(80, 6)), rows).mean()) < 0.15
-    assert isinstance(fast_half(torch.device("cpu")), bool)

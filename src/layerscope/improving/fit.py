@@ -58,7 +58,8 @@ _TRAINING = "training"
 
 TOGETHER = ("one-word", "topic", "intent")
 MORE_PROMPTS = 2
-"""Two of the prompts `TOGETHER` teach a student beside the best one
+MOST_NUMBERS = 10**8
+"""Two of the prompts `TOGETHER` teach a student beside the best one, unless texts × width is more
 (`benchmarks/results/heads.md`)."""
 
 CHECKED = 500
@@ -235,9 +236,15 @@ def read_lesson(run: Run, judges: Judges, teacher: Teacher, layer: int) -> Lesso
     place = teacher.candidate.layer
     readings = [Chosen(run.reader, Readout(), layer)]
     readings += [Chosen(run.reader, prompt, place) for prompt in prompts]
-    count = texts_to_read(run, readings, judges.encoder)
+    count = texts_to_read(run, readings[:2], judges.encoder)
+    if len(prompts) > 1:
+        is_free = texts_to_read(run, readings, judges.encoder) == count
+        if not is_free or count * run.model.width > MOST_NUMBERS:
+            prompts = prompts[:1]
     if run.request.train is not None:
-        count = settle_count(run.work, config_key(run.config), count)
+        key = config_key(run.config)
+        count, used = settle_plan(run.work, key, count, len(prompts))
+        prompts = teaching_prompts(run, teacher)[:used]
     _announce(run, count)
     texts = run.sample.first(count)
     plain = run.reader.vectors(Readout(), layer, texts, run.bar, "a head")
@@ -292,20 +299,20 @@ def _announce(run: Run, count: int) -> None:
         announce(run.bar, f"fitting on {count:,} of {total:,} texts{hint}")
 
 
-def settle_count(work: Path | None, key: str, count: int) -> int:
-    """Return the number of texts that a stopped run of the same key began with, or record this one.
+def settle_plan(work: Path | None, key: str, texts: int, prompts: int) -> tuple[int, int]:
+    """Return how many texts and prompts a stopped run of the same key began with, or record these.
 
     A limit in minutes allows another number of texts each time it is estimated.
     """
     if work is None:
-        return count
+        return texts, prompts
     file = work / PLAN
     recorded = read_json(file) if file.is_file() else {}
     if recorded.get("key") == key:
-        return int(recorded["texts"])
+        return int(recorded["texts"]), int(recorded["prompts"])
     clear(work)
-    atomic.write_json(file, {"key": key, "texts": count})
-    return count
+    atomic.write_json(file, {"key": key, "texts": texts, "prompts": prompts})
+    return texts, prompts
 
 
 def clear(work: Path) -> None:

@@ -33,7 +33,7 @@ from layerscope.choose import (
 )
 from layerscope.choose.choice import Choice
 from layerscope.choose.consistency import added_ranks, consistency_items, make_views
-from layerscope.choose.decide import LEAD, SECOND, limits_by_judge, over_budget
+from layerscope.choose.decide import LEAD, SECOND, LabelCheck, limits_by_judge, over_budget
 from layerscope.choose.judges import TEXTS
 from layerscope.core.readout import Readout
 from layerscope.core.scores import Scores
@@ -282,6 +282,9 @@ def decide_reading(run: Run, judges: Judges, scored: Scored) -> Outcome:
     def second_opinion(template: str) -> Scores:
         return score_parts(run, candidates, template)
 
+    check = None
+    if judges.labels is not None and len(scored.sources) > 1:
+        check = LabelCheck(scored.sources[0], len(judges.labels))
     decision = decide_by_judge(
         candidates,
         scores,
@@ -290,6 +293,7 @@ def decide_reading(run: Run, judges: Judges, scored: Scored) -> Outcome:
         second_opinion if judges.takes_second_opinion else None,
         # the model's own consistency has no measure of quality: its gain has to be shown
         None if judges.is_model_alone else LEAD,
+        check,
     )
     return describe(decision, candidates, scores, judges)
 

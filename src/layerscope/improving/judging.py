@@ -19,6 +19,7 @@ from layerscope.choose.consistency import (
     consistency_items,
     make_views,
 )
+from layerscope.choose.decide import weight_of_labels
 from layerscope.choose.judges import (
     TEXTS,
     Judge,
@@ -332,7 +333,9 @@ class Judges:
     def combine(self, scores: Sequence[Scores]) -> Scores:
         """Return the scores of all judges as one; labels and pairs count more."""
         weighted = list(scores)
-        if self.labels is not None or self.has_pairs:
+        if self.labels is not None:
+            weighted[0] = replace(weighted[0], weight=weight_of_labels(len(self.labels)))
+        elif self.has_pairs:
             weighted[0] = replace(weighted[0], weight=LABELS_SHARE)
         return weigh_by_reliability(weighted)
 
