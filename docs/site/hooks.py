@@ -112,11 +112,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             kind = "tree" if os.path.isdir(place) else "blob"
             path = os.path.relpath(place, ROOT)
             if address is None:
-                return (
-                    f"`{path}`"
-                    if words.strip("`") in (path, Path(path).name)
-                    else f"{words} (`{path}` in the repository)"
-                )
+                if words.strip("`") in (path, Path(path).name):
+                    return f"`{path}`"
+                if match.string[: match.start()].endswith("("):
+                    return f"{words}: `{path}`"
+                return f"{words} (`{path}` in the repository)"
             return f"{before}{address}/{kind}/main/{path}{after}"
         if os.path.isdir(place) and files.get_file_from_path(f"{inside}/README.md"):
             return f"{before}{os.path.relpath(inside, folder)}/README.md{after}"

@@ -149,7 +149,7 @@ def test_links_to_the_repository_wait_for_its_publication(
     page = SimpleNamespace(file=SimpleNamespace(src_uri="export.md"))
     text = (
         "[the script](../benchmarks/improve.py), [Makefile](../Makefile), "
-        "[metrics](metrics.md#conventions), ![x](images/layers.png)"
+        "[metrics](metrics.md#conventions), ![x](images/layers.png) ([rows](../benchmarks/blocks.py))"
     )
     made = hooks.on_page_markdown(
         text, page, None, SimpleNamespace(get_file_from_path=lambda path: None)
@@ -166,6 +166,7 @@ def test_links_to_the_repository_wait_for_its_publication(
         assert made.startswith(
             "the script (`benchmarks/improve.py` in the repository), `Makefile`, "
         )
+        assert made.endswith("(rows: `benchmarks/blocks.py`)")
 
 
 def test_every_picture_is_shown_and_has_a_source() -> None:
