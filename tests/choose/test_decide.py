@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerscope.choose import Candidate, Limits, Scores, decide, weigh_by_reliability
+from layerscope.choose import (
+    Candidate,
+    Limits,
+    Scores,
+    decide,
+    decide_by_judge,
+    weigh_by_reliability,
+)
+from layerscope.choose.decide import LABELS_DISAGREE, LabelCheck, weight_of_labels
 from layerscope.errors import InvalidValueError
 
 CANDIDATES = [
@@ -73,3 +81,22 @@ def test_the_claim_is_the_first_sources_with_an_interval_of_the_change():
     assert claim.gain.low < -0.04 < claim.gain.high
     width = 2 * 1.96 * np.sqrt(2) * 0.001
     assert claim.gain.high - claim.gain.low == pytest.approx(width, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("count", "lead", "stays"),
+    [(16, -0.5, False), (16, -1.5, True), (64, 0.5, False), (64, -0.5, True), (256, 0.5, True)],
+)
+def test_labels_alone_may_stop_a_choice(count: int, lead: float, stays: bool):
+    drawn = np.random.default_rng(1).normal(0, 1, (2, 4000)) / np.sqrt(2)
+    values = np.array([0.0, lead])  # the difference has a standard error of 1
+    check = LabelCheck(Scores(values, values[:, None] + drawn, "labels"), count)
+    total = scores(0.0, 1.0)
+    decision = decide_by_judge(CANDIDATES[:2], total, 0, None, lead=1.5, labels=check)
+    assert (decision.chosen == 0) == stays
+    assert decision.weak == (LABELS_DISAGREE if stays else "")
+    assert decide_by_judge(CANDIDATES[:2], total, 0, None, lead=1.5).chosen == 1
+
+
+def test_labels_weigh_more_the_more_there_are():
+    assert [weight_of_labels(count) for count in (16, 64, 256)] == [1, 2, 4]

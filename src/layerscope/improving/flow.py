@@ -489,15 +489,17 @@ def neighbor_shares(scored: Scored, candidate: Candidate) -> tuple[float, float]
     None where no encoder and no consensus says which are right.
     """
     stored = scored.candidates
-    agreements = [judge for judge in scored.judges if isinstance(judge, Agreement)]
-    today = stored.similarity(stored.candidates[baseline_of(stored.candidates)])
-    chosen = stored.similarity(candidate)
-    if not agreements or today is None or chosen is None:
+    references = [judge.reference for judge in scored.judges if isinstance(judge, Agreement)]
+    if not references:
         return None
-    reference = agreements[0].reference
-    device = reference.near.device
-    before = float(reference.overlap(today.to(device)).mean())
-    return before, float(reference.overlap(chosen.to(device)).mean())
+    shares = []
+    for item in (stored.candidates[baseline_of(stored.candidates)], candidate):
+        similarity = stored.similarity(item)
+        if similarity is None:
+            return None
+        near = similarity.to(references[0].near.device)
+        shares.append(float(references[0].overlap(near).mean()))
+    return shares[0], shares[1]
 
 
 def write_result(
