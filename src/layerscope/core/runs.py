@@ -179,12 +179,7 @@ def load_run(path: str | Path) -> Any:
     run = layerscope.load_run("runs/smollm2-135m--lee--applied")
     run.kind, run.summary(), run.tables()
     """
-    manifest = read_manifest(path)
-    if manifest is None:
-        raise RunFolderError(no_run(Path(path)))
-    kind = run_kinds.get(str(manifest.get("kind")))
-    finished_manifest(path)
-    return kind.load(path)
+    return run_kinds.get(str(finished_manifest(path).get("kind"))).load(path)
 
 
 def _version_numbers(version: object) -> tuple[int, int] | None:
