@@ -26,7 +26,6 @@ MODULES = (
     "embed",
     "measure",
     "export",
-    "report",
     "lists",
     "doctor",
 )
