@@ -172,9 +172,7 @@ def load_corpus(
     return replace(Corpus.of(texts, one_line(name or stream.name), source), dropped=stream.dropped)
 
 
-item_kinds.add(
-    ItemKind("texts", load_corpus, ("column", "limit"), loader="load_corpus")
-)
+item_kinds.add(ItemKind("texts", load_corpus, ("column", "limit"), loader="load_corpus"))
 
 
 class TextStream:
@@ -231,6 +229,7 @@ class TextStream:
                     dropped[problem] += 1
         finally:  # also if the reader stops early
             self.dropped = dict(dropped)
+            records.check_version()
         if not count:
             reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
             raise DataError(

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.files import json_problem
-from layerscope.data.records import PREVIEW_ROWS, Records, Values, choose_column, has_inner
+from layerscope.data.records import (
+    PREVIEW_ROWS,
+    ExactFloat,
+    Records,
+    Values,
+    choose_column,
+    has_inner,
+    version_check,
+)
 from layerscope.errors import DataError, one_line
 from layerscope.extras import require
 
@@ -36,13 +44,14 @@ def read_file(
 ) -> Records:
     """Return the records of one file; its suffix tells its format.
 
-    Without `whole`, only one column of a parquet file is read.
+    Without `whole`, only one column of a parquet file is read, and numbers lose their spelling.
     """
     suffix = _suffix(path)
     with _readable(path):
         is_empty = path.stat().st_size == 0
     if is_empty:
         raise DataError(f"{path} is empty. Give a file with at least one text.")
+    check_version = version_check(path)
     facts: dict[str, Any] = {"path": str(path.resolve()), "format": suffix[1:]}
     unit = "line"
     is_text: Callable[[Any], bool] = _is_string
@@ -60,10 +69,10 @@ def read_file(
             is_text = _is_words
             facts["delimiter"], values = csv_rows(path, codec)
         else:
-            unit, values = _json_values(path, codec)
+            unit, values = _json_values(path, codec, ExactFloat if whole else None)
         column, values = _find_column(values, column, path, is_text)
     facts["column"] = column
-    return Records("file", path.name, str(path), unit, values, column, facts)
+    return Records("file", path.name, str(path), unit, values, column, facts, check_version)
 
 
 def read_documents(folder: Path, encoding: str | None = None) -> Records:
@@ -88,7 +97,10 @@ def read_documents(folder: Path, encoding: str | None = None) -> Records:
             yield number, {"text": text, "file": path.relative_to(folder).as_posix()}
 
     facts = {"path": str(folder.resolve()), "files": len(files)}
-    return Records("folder", folder.name, str(folder), "file", values(), "text", facts)
+    check_version = version_check(*files)
+    return Records(
+        "folder", folder.name, str(folder), "file", values(), "text", facts, check_version
+    )
 
 
 def read_rows(path: Path) -> tuple[list[str], Rows]:
@@ -99,8 +111,10 @@ def read_rows(path: Path) -> tuple[list[str], Rows]:
         raise DataError(
             f"{path} {problem}. Valid: {', '.join(TABLE_SUFFIXES)}, each also with .gz."
         )
+    check_version = version_check(path)
     values = csv_rows(path)[1] if name.endswith(CSV_SUFFIXES) else json_objects(path)
     rows = [(number, row) for number, row in values if row != ""]
+    check_version()
     if not rows:
         raise DataError(f"{path} holds no examples.")
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
@@ -203,27 +217,27 @@ def _is_words(value: Any) -> bool:
     return False
 
 
-def _json_values(path: Path, encoding: str) -> tuple[str, Values]:
+def _json_values(path: Path, encoding: str, number: type[float] | None) -> tuple[str, Values]:
     """Return the values of a JSON list or of JSON lines, and the word for one of them."""
     lines = text_lines(path, encoding)
     start = next(lines, "")
     lines = itertools.chain([start], lines)
     if not start.lstrip().startswith("["):
-        return "line", _json_lines(lines, path)
+        return "line", _json_lines(lines, path, number)
     try:
-        return "item", enumerate(json.loads("".join(lines)), 1)
+        return "item", enumerate(json.loads("".join(lines), parse_float=number), 1)
     except ValueError as error:
         raise _not_json(path, getattr(error, "lineno", 1), error) from error
 
 
-def _json_lines(lines: Iterable[str], path: Path) -> Values:
-    """Yield the value of every line, with its number; an empty text for a blank line."""
-    for number, line in enumerate(lines, 1):
+def _json_lines(lines: Iterable[str], path: Path, number: type[float] | None = None) -> Values:
+    """Yield the value of every line, with its place; an empty text for a blank line."""
+    for place, line in enumerate(lines, 1):
         try:
-            value = json.loads(line) if line.strip() else ""
+            value = json.loads(line, parse_float=number) if line.strip() else ""
         except ValueError as error:
-            raise _not_json(path, number, error) from error
-        yield number, value
+            raise _not_json(path, place, error) from error
+        yield place, value
 
 
 def _not_json(path: Path, line: int, error: ValueError) -> DataError:

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerscope.core.options import shorten
@@ -36,7 +37,8 @@ class Records:
     """Values in reading order, and facts about their source.
 
     `column` names the column of the texts; None if the values are texts. `clean` removes what is
-    not part of a text; a text of which nothing is left is left out.
+    not part of a text; a text of which nothing is left is left out. `check_version` raises an error
+    if a file was written to since reading began.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Records:
     values: Values
     column: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    check_version: Callable[[], None] = lambda: None
     clean: Callable[[str], str] | None = None
 
     def rows(self) -> Iterator[tuple[int, Row]]:
@@ -73,6 +76,22 @@ class Records:
                 f"{place} has no {column!r}. It has: {', '.join(map(repr, value)) or 'nothing'}."
             )
         return Row(_inner_value(value, column), others)
+
+
+def version_check(*paths: Path) -> Callable[[], None]:
+    """Return a function that raises an error if a file was written to since this call."""
+
+    def versions() -> list[tuple[int, int, int]]:
+        stats = [path.stat() for path in paths if path.exists()]
+        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+    before = versions()
+
+    def check() -> None:
+        if versions() != before:
+            raise DataError(changed(paths[0] if len(paths) == 1 else paths[0].parent))
+
+    return check
 
 
 def changed(source: object) -> str:
@@ -170,6 +189,22 @@ def read_table(table: Any, names: list[str], column: str | None, whole: bool = F
     rows = zip(*(cells(name) for name in columns), strict=True)
     values = enumerate(dict(zip(columns, row, strict=True)) for row in rows)
     return Records("memory", "texts", where, "row", values, chosen, {"column": chosen})
+
+
+class ExactFloat(float):
+    """A number of a JSON file, written as it was spelled there."""
+
+    spelling: str
+
+    def __new__(cls, spelling: str) -> ExactFloat:
+        """Return the number, and remember its spelling."""
+        number = super().__new__(cls, spelling)
+        number.spelling = spelling
+        return number
+
+    def __repr__(self) -> str:
+        """Return the spelling."""
+        return self.spelling
 
 
 def is_missing(value: Any) -> bool:
