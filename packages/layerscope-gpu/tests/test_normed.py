@@ -54,7 +54,7 @@ def test_the_kind_of_a_norm_is_found_and_its_sums_are_right(name: str, dtype: to
                     if padding is None
                     else torch.where(padding.unsqueeze(-1), norm(states), 0)
                 )
-                got = normed._means(states, padding, norm, kind).double()
+                got = normed._means(normed._inputs(states, padding, norm, kind)).double()
                 want = kept.sum(1, dtype=torch.float64) / (
                     tokens if padding is None else padding.sum(-1, keepdim=True)
                 )
@@ -72,8 +72,11 @@ def test_wide_states(width: int) -> None:
     with torch.inference_mode():
         after = norm(states).double()
         want = after[:, mask[0]].mean(1)
-        seen = normed._centered(states, mask, norm, "layer")
-        for got in (normed._means(states, mask, norm, "layer").double(), seen.total / 18):
+        seen = normed._centered(normed._inputs(states, mask, norm, "layer"))
+        for got in (
+            normed._means(normed._inputs(states, mask, norm, "layer")).double(),
+            seen.total / 18,
+        ):
             assert (
                 float((got - want).abs().mean())
                 < 0.1 * float(want.abs().mean()) * torch.finfo(torch.bfloat16).eps
@@ -92,7 +95,7 @@ def test_a_long_text_is_the_work_of_several_blocks() -> None:
             want = torch.where(real.unsqueeze(-1), norm(states), 0).sum(
                 1, dtype=torch.float64
             ) / real.sum(-1, keepdim=True)
-            got = normed._means(states, None if real.all() else real, norm, "rms")
+            got = normed._means(normed._inputs(states, None if real.all() else real, norm, "rms"))
             assert got.dtype == torch.float32
             assert (
                 float((got - want).abs().mean())
@@ -182,7 +185,7 @@ def test_not_a_number_stays_one() -> None:
     states = torch.randn(2, 5, 64).bfloat16()
     states[1, 3, 7] = torch.nan
     with torch.inference_mode():
-        found = normed._means(states, None, norm, "layer")
+        found = normed._means(normed._inputs(states, None, norm, "layer"))
     assert torch.isfinite(found[0]).all()
     assert found[1].isnan().all()
 
@@ -206,7 +209,7 @@ def test_states_seen_from_their_mean(
         with torch.inference_mode():
             kind = normed._kind_of(norm, states)
             assert kind is not None
-            got = normed._centered(states, padding, norm, kind)
+            got = normed._centered(normed._inputs(states, padding, norm, kind))
             after = states if norm is None else norm(states)
         after = torch.where(real.unsqueeze(-1), after.double(), 0.0)
         before = torch.linalg.vector_norm(states.double(), dim=-1)

@@ -46,7 +46,7 @@ def test_more_tokens_than_dimensions_at_once(
         given: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.NormCache
     ) -> normed.CenteredStates:
         used.append(given.shape)
-        return normed._centered(given, mask, norm, "none")
+        return normed._centered(normed._inputs(given, mask, norm, "none"))
 
     use_kernels(monkeypatch, normed, rows)
     monkeypatch.setattr(tokens, "centered_states", centered)
@@ -72,7 +72,7 @@ def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> N
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)
-        return normed._means(states, mask, norm, kind, norm_cache=held)
+        return normed._means(normed._inputs(states, mask, norm, kind, norm_cache=held))
 
     for on in (False, True):
         if on:
@@ -102,7 +102,7 @@ def test_a_reducer_measures_tokens_at_once(
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)
-        return normed._centered(states, mask, norm, kind, norm_cache=held)
+        return normed._centered(normed._inputs(states, mask, norm, kind, norm_cache=held))
 
     for on in (False, True):
         if on:

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from layerscope_gpu.cuda import UnusableError
+from layerscope_gpu.cuda import FAILURES
 from layerscope_gpu.solvers import band, cusolver, determinants, small
 
 # One thread block per matrix: with fewer matrices than this the chip would be mostly idle, and
@@ -117,7 +117,7 @@ def _cusolver_problem(index: int) -> str | None:
     matrices = torch.diag(torch.tensor([3.0, 1.0])).unsqueeze(0)
     try:
         solved = cusolver.eigvalsh(matrices.to(torch.device("cuda", index))).cpu()
-    except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
+    except FAILURES as problem:
         return str(problem)
     if torch.allclose(solved, torch.tensor([[1.0, 3.0]])):
         return None

@@ -31,7 +31,7 @@ def whitened(
     n, q, d = inner.shape[1:]
     by_size = zip(inner.split([fold.numel() for fold in members], dim=1), members, strict=True)
     within_of = [_squared(rows.unflatten(1, fold.shape).flatten(2, 3)) for rows, fold in by_size]
-    within = torch.stack([scatter.sum(1) for scatter in within_of]).sum(0)
+    within = torch.stack([inside.sum(1) for inside in within_of]).sum(0)
     by_groups = n <= d
     between = torch.zeros(0) if by_groups else off.mT @ off
     # one factorization for all groups and without each fold: a few large matrices take as long as
@@ -40,26 +40,26 @@ def whitened(
     noises = within.new_empty(len(inner) * sum(sizes), d, d)
     whole, *without = _by_size(noises, sizes)
     torch.mul(within.unsqueeze(1), 1 / (n * q), out=whole)
-    for fold, scatter, noise in zip(members, within_of, without, strict=True):
+    for fold, inside, noise in zip(members, within_of, without, strict=True):
         share = 1 / ((n - fold.shape[1]) * q)
-        torch.sub((share * within).unsqueeze(1), scatter, alpha=share, out=noise)
+        torch.sub((share * within).unsqueeze(1), inside, alpha=share, out=noise)
     del within_of
     noises.diagonal(dim1=-2, dim2=-1).add_(delta)
     solvers = _solvers(noises, sizes, by_products)
     all_groups = (off / math.sqrt(n) if by_groups else between / n).unsqueeze(1)
     out = [_whiten(solvers[0], all_groups, by_groups).squeeze(1)]
     for fold, solve in zip(members, solvers[1:], strict=True):
-        remaining = n - fold.shape[1]
-        shift = -off[:, fold].sum(2) / remaining
+        count = n - fold.shape[1]
+        shift = -off[:, fold].sum(2) / count
         if by_groups:
-            between_remaining = (off / math.sqrt(remaining))[:, complements(fold, n)].sub_(
-                shift.unsqueeze(2) / math.sqrt(remaining)
+            matrix = (off / math.sqrt(count))[:, complements(fold, n)].sub_(
+                shift.unsqueeze(2) / math.sqrt(count)
             )
         else:
-            of_shift = remaining * shift.unsqueeze(3) * shift.unsqueeze(2)
+            of_shift = count * shift.unsqueeze(3) * shift.unsqueeze(2)
             sums = between.unsqueeze(1) - _squared(off[:, fold]) - of_shift
-            between_remaining = sums / remaining
-        out.append(_whiten(solve, between_remaining, by_groups).float())
+            matrix = sums / count
+        out.append(_whiten(solve, matrix, by_groups).float())
     return out
 
 

@@ -101,10 +101,10 @@ def _prepare_errors(
         return dict
     orders = error_orders(n, options.permutations, options.seed)
     used = len(orders[0])
+    at_once = max(1, _MOST_NUMBERS // used**2)
     matrices = _all_products(a[:, :used], b[:, :used], orders, a.dtype).flatten(0, 1)
     without = [
-        Sent(_entropies_without_each(batch, options.alpha))
-        for batch in matrices.split(_batch(used))
+        Sent(_entropies_without_each(batch, options.alpha)) for batch in matrices.split(at_once)
     ]
 
     def finish() -> None:
@@ -114,11 +114,6 @@ def _prepare_errors(
             site.shared["dime error", options] = error
 
     return finish
-
-
-def _batch(n: int) -> int:
-    """Return how many matrices of n rows are solved at once."""
-    return max(1, _MOST_NUMBERS // n**2)
 
 
 def _all_products(a: Tensor, b: Tensor, orders: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -109,14 +108,14 @@ class RoughSpectrum:
     """Eigenvalues of one site from float32, on the host: of all rows (n,), and without each fold,
     stacked by size.
 
-    `solve_whole` and `solve_folds` solve them in float64. `rough` is the float32 spectrum of all
-    rows after `replace_whole`.
+    `rough` is the float32 spectrum of all rows after `replace_whole`.
     """
 
+    site: SiteVectors
+    rows: RowPreparation
+    clamp: bool
     whole: Tensor
     without: list[Tensor]
-    solve_whole: Callable[[], Tensor]
-    solve_folds: Callable[[], list[Tensor]]
     rough: Tensor | None = None
     is_settled: bool = False
 
@@ -126,7 +125,7 @@ class RoughSpectrum:
 
         A Gram matrix without k rows has k empty dimensions fewer.
         """
-        exact = self.solve_whole()
+        exact = _solve(fold_matrices(self.site, self.rows, self.clamp)[0])[0]
         self.rough = self.whole
         self.whole = exact
         empty = int((exact <= rounding_floor(exact)).sum())
@@ -148,7 +147,8 @@ class RoughSpectrum:
         if self.rough is not None and not self.is_settled:
             moved = abs(float(function(self.rough)) - value)
             if not rounding.is_negligible(moved, left_out):
-                self.without = self.solve_folds()
+                folds = fold_matrices(self.site, self.rows, self.clamp)[1:]
+                self.without = [_solve(matrices) for matrices in folds]
                 self.is_settled = True
                 left_out = self._left_out(function)
         return value, jackknife_error(left_out)
@@ -194,10 +194,7 @@ def rough_spectra(
     by_site = [values.unflatten(0, (len(sites), -1)) for values in stacked]
     return [
         RoughSpectrum(
-            whole[i].clone(),
-            [values[i].clone() for values in by_site],
-            partial(_solve_whole, site, rows, clamp),
-            partial(_solve_folds, site, rows, clamp),
+            site, rows, clamp, whole[i].clone(), [values[i].clone() for values in by_site]
         )
         for i, site in enumerate(sites)
     ]
@@ -221,14 +218,6 @@ def fold_matrices(site: SiteVectors, rows: RowPreparation, clamp: bool) -> list[
         whole, *without = fold_scatters(site.rows, rows)
         matrices = [whole.unsqueeze(0), torch.stack(without)]
     return [batch.clamp(min=0) for batch in matrices] if clamp else matrices
-
-
-def _solve_whole(site: SiteVectors, rows: RowPreparation, clamp: bool) -> Tensor:
-    return _solve(fold_matrices(site, rows, clamp)[0])[0]
-
-
-def _solve_folds(site: SiteVectors, rows: RowPreparation, clamp: bool) -> list[Tensor]:
-    return [_solve(matrices) for matrices in fold_matrices(site, rows, clamp)[1:]]
 
 
 def _solve(matrices: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from layerscope_gpu.cuda import FAILURES, launch, multiprocessors, shared_memory
-from layerscope_gpu.passes.forwards import replace_forwards
 
 _VALUES = 65536
 _BYTES = 2 * _VALUES
@@ -73,6 +72,24 @@ look_up(const uint4* from, const uint4* values, uint4* to, int eights) {
   }
 }
 """
+
+
+@contextmanager
+def replace_forwards(
+    modules: Iterable[nn.Module], wrap: Callable[[nn.Module], Callable[..., Any]]
+) -> Iterator[None]:
+    """Use `wrap(module)` as the `forward` of each module inside a block.
+
+    A module whose `forward` is replaced already, by another thread, is left as it is.
+    """
+    replaced = [module for module in modules if "forward" not in vars(module)]
+    for module in replaced:
+        module.forward = wrap(module)
+    try:
+        yield
+    finally:
+        for module in replaced:
+            vars(module).pop("forward", None)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from layerscope_gpu.passes import norms
-from layerscope_gpu.passes.forwards import replace_forwards
+from layerscope_gpu.passes.activations import replace_forwards
 
 _PARTS = ("attention", "mlp", "post_attention_dropout", "post_mlp_dropout")
 _NORMS = ("input_layernorm", "post_attention_layernorm")

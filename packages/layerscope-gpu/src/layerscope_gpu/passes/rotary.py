@@ -78,9 +78,7 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
        int sin_batch, int sin_token) {
   const unsigned pairs = turned / 16;
   const unsigned units = pairs + (across - turned) / 8;
-  const unsigned heads = q_heads + k_heads;
-  const unsigned first = blockIdx.x * ROWS;
-  const unsigned rows = batch * tokens;
+  const unsigned heads = q_heads + k_heads, first = blockIdx.x * ROWS, rows = batch * tokens;
   const unsigned many = min((unsigned)ROWS, rows - first);
   for (unsigned unit = threadIdx.x; unit < heads * units; unit += blockDim.x) {
     // rotated numbers come first, then copied ones, so that the threads of a warp do the same
@@ -127,15 +125,10 @@ rotate_in_place(u16* q, u16* k, const u16* cosine, const u16* sine, int batch, i
                 int k_heads, int tokens, int turned, int q_batch, int q_head, int q_token,
                 int k_batch, int k_head, int k_token, int cos_batch, int cos_token, int sin_batch,
                 int sin_token) {
-  const unsigned units = turned / 8;
-  const unsigned each = 32 / units;
-  const unsigned lane = threadIdx.x & 31;
-  const unsigned unit = lane % units;
-  const unsigned heads = q_heads + k_heads;
-  const unsigned rows = batch * tokens;
+  const unsigned units = turned / 8, each = 32 / units, lane = threadIdx.x & 31;
+  const unsigned unit = lane % units, heads = q_heads + k_heads, rows = batch * tokens;
   const unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5;
-  const unsigned place = warp * each + lane / units;
-  const unsigned h = place % heads;
+  const unsigned place = warp * each + lane / units, h = place % heads;
   const unsigned first = place / heads * ROWS;
   const bool is_key = h >= q_heads, is_first = unit < units / 2;
   const unsigned partner = is_first ? lane + units / 2 : lane - units / 2;

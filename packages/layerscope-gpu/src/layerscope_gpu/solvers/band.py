@@ -379,10 +379,7 @@ CHASE = r"""
 extern "C" __global__ void __launch_bounds__(CHASE_THREADS, CHASE_BLOCKS)
 chase(const float* band, float* diagonal, float* beside, int n) {
   extern __shared__ __align__(16) float shared[];
-  const int tid = threadIdx.x;
-  const int lane = tid & 31;
-  const int warp = tid >> 5;
-  const int warps = blockDim.x >> 5;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, warps = blockDim.x >> 5;
   const int l = lane & 15;
   band += (size_t)blockIdx.x * n * (B + 1);
   diagonal += (size_t)blockIdx.x * n;

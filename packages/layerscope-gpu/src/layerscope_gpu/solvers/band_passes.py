@@ -170,9 +170,7 @@ struct Tile {
   unsigned v[4], v2[4], y[4], y2[4];  // rows i to i + 15
   int of[2];
   __device__ __forceinline__ Tile(float* rowsV, float* rowsY, int i) {
-    const int piece = threadIdx.x >> 3 & 3;
-    const int r = threadIdx.x & 7;
-    const int row = (piece & 1) * 8 + r;
+    const int piece = threadIdx.x >> 3 & 3, r = threadIdx.x & 7, row = (piece & 1) * 8 + r;
     const int down = 4 * (r >> 1) + (r & 1);
     V = (shared_address)__cvta_generic_to_shared(rowsV);
     Y = (shared_address)__cvta_generic_to_shared(rowsY);

@@ -128,8 +128,7 @@ log_determinants(const float* band, const float* by, const float* shifts, double
                  int count) {
   extern __shared__ __align__(16) float shared[];
   const int which = blockIdx.x * 2 + (threadIdx.x >> 4);
-  const int shift = threadIdx.x & 15;
-  const int all = n * (B + 1);
+  const int shift = threadIdx.x & 15, all = n * (B + 1);
   const float z = shifts[shift], inverse = 1.f / z;
   for (int one = 0; one < 2; ++one) {
     const int here = min((int)blockIdx.x * 2 + one, count - 1);

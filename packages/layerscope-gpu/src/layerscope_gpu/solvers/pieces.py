@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope_gpu.cuda import UnusableError, launch, multiprocessors
+from layerscope_gpu.cuda import FAILURES, launch, multiprocessors
 
 LARGEST_TRIAL_ERROR = 2e-5
 SMALLEST_ENTRY = 1e-36  # of the largest entry of a matrix; float32 can represent its inverse
@@ -39,7 +39,7 @@ def compare_with(
         # then for the host
         with torch.cuda.stream(side_stream(device)):
             result = solve(matrices.float().to(device)).cpu()
-    except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
+    except FAILURES as problem:
         return str(problem)
     error = float((result - expected).abs().max())
     return None if error < LARGEST_TRIAL_ERROR else f"its error on a known answer is {error:.1e}"

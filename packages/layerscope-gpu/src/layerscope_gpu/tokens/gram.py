@@ -42,10 +42,7 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   __shared__ float part[64];
   __shared__ double angle[64];
   __shared__ int counts[2], terms[96];
-  const int tid = threadIdx.x;
-  const int lane = tid & 31;
-  const int warp = tid >> 5;
-  const int threads = blockDim.x;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, threads = blockDim.x;
   const int warps = threads >> 5;
   const float* g = gram + (size_t)blockIdx.x * n * n;
   norms += (size_t)blockIdx.x * n;
@@ -135,10 +132,8 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
       }
     }
     sum = warp_sum(sum);
-    for (int s = 16; s > 0; s >>= 1) {
-      used += __shfl_xor_sync(0xffffffffu, used, s);
-      still += __shfl_xor_sync(0xffffffffu, still, s);
-    }
+    used = warp_sum(used);
+    still = warp_sum(still);
     if (lane == 0) {
       angle[way * 32 + warp] = sum;
       terms[way * 32 + warp] = used;

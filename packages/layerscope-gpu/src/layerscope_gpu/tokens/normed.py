@@ -61,7 +61,7 @@ def normed_means(
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
-    return None if kind is None else _means(states, mask, norm, kind, norm_cache=norm_cache)
+    return None if kind is None else _means(_inputs(states, mask, norm, kind, norm_cache))
 
 
 def centered_states(
@@ -72,7 +72,7 @@ def centered_states(
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
-    return None if kind is None else _centered(states, mask, norm, kind, norm_cache=norm_cache)
+    return None if kind is None else _centered(_inputs(states, mask, norm, kind, norm_cache))
 
 
 def _fits(states: Tensor, mask: Tensor | None) -> bool:
@@ -97,6 +97,7 @@ class _Inputs:
     """States and a norm as arguments of the kernels."""
 
     states: Tensor
+    mask: Tensor | None
     tensors: list[Tensor]
     numbers: list[int]
     epsilon: int
@@ -140,42 +141,29 @@ def _inputs(
     mask: Tensor | None,
     norm: nn.Module | None,
     kind: Kind,
-    weights: Weights | None,
-    norm_cache: NormCache | None,
+    norm_cache: NormCache | None = None,
+    weights: Weights | None = None,
 ) -> _Inputs:
     weight, bias, epsilon = _settings(norm, states, weights, norm_cache)
     tensors = [states, states if mask is None else mask.contiguous(), weight, bias]
     numbers = [states.shape[1], int(mask is not None), _KINDS[kind]]
-    return _Inputs(states, tensors, numbers, epsilon)
+    return _Inputs(states, mask, tensors, numbers, epsilon)
 
 
-def _means(
-    states: Tensor,
-    mask: Tensor | None,
-    norm: nn.Module | None,
-    kind: Kind,
-    weights: Weights | None = None,
-    norm_cache: NormCache | None = None,
-) -> Tensor:
-    texts, tokens, width = states.shape
-    inputs = _inputs(states, mask, norm, kind, weights, norm_cache)
+def _means(inputs: _Inputs) -> Tensor:
+    texts, tokens, width = inputs.states.shape
     if inputs.chunks == 1:  # the kernel divides as well
-        out = states.new_empty(texts, width, dtype=torch.float32)
+        out = inputs.states.new_empty(texts, width, dtype=torch.float32)
         inputs.write_sums(out, means=True)
         return out
-    return (inputs.sums() / (tokens if mask is None else mask.sum(-1, keepdim=True))).float()
+    counts = tokens if inputs.mask is None else inputs.mask.sum(-1, keepdim=True)
+    return (inputs.sums() / counts).float()
 
 
-def _centered(
-    states: Tensor,
-    mask: Tensor | None,
-    norm: nn.Module | None,
-    kind: Kind,
-    weights: Weights | None = None,
-    norm_cache: NormCache | None = None,
-) -> CenteredStates:
+def _centered(inputs: _Inputs) -> CenteredStates:
+    states = inputs.states
+    mask = inputs.mask
     texts, tokens, width = states.shape
-    inputs = _inputs(states, mask, norm, kind, weights, norm_cache)
     means, scales = (states.new_empty(texts, tokens, dtype=torch.float32) for _ in range(2))
     before, norms = (states.new_empty(texts, tokens, dtype=torch.float64) for _ in range(2))
     total = inputs.sums([means, scales, before, norms])
@@ -316,12 +304,12 @@ def _find_kind(norm: nn.Module | None, states: Tensor) -> Kind | None:
         unit = expected.abs().mean(-1) * torch.finfo(states.dtype).eps
         kinds = [kind for kind in _KINDS if (kind == "none") == (norm is None)]
         count = mask.sum(-1, keepdim=True)
+        inputs = {kind: _inputs(sample, mask, norm, kind, weights=weights) for kind in kinds}
         errors = {
-            kind: _error(count * _means(sample, mask, norm, kind, weights).double(), expected, unit)
-            for kind in kinds
+            kind: _error(count * _means(inputs[kind]).double(), expected, unit) for kind in kinds
         }
         best = min(errors, key=errors.__getitem__)
-        centered = _centered(sample, mask, norm, best, weights)
+        centered = _centered(inputs[best])
         error = max(errors[best], _error(centered.total, expected, unit))
         return best if error < _NEAR and _is_centered(centered, sample, mask, after) else None
     except (*FAILURES, AssertionError, KeyError):
@@ -426,10 +414,7 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
   extern __shared__ __align__(16) float sums[];  // ROWS x WIDTH
   __shared__ float part[THREADS / 32];
   __shared__ int counts[THREADS / 32];
-  const int tid = threadIdx.x;
-  const int lane = tid & 31;
-  const int warp = tid >> 5;
-  const int team = warp / TEAM;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, team = warp / TEAM;
   const int member = warp % TEAM;
   const int chunks = (tokens + CHUNK - 1) / CHUNK;
   const int text = blockIdx.x / chunks;
@@ -550,7 +535,7 @@ centered_states(const u16* states, const unsigned char* mask, const float* weigh
   const float* scale = scales + (size_t)text * tokens;
   int count = 0;
   for (int i = tid; i < tokens; i += 256) count += !masked || real[i];
-  for (int s = 16; s > 0; s >>= 1) count += __shfl_xor_sync(0xffffffffu, count, s);
+  count = warp_sum(count);
   if (lane == 0) counted[warp] = count;
   __syncthreads();
   count = 0;

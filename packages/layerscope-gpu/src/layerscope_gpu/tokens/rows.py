@@ -69,8 +69,7 @@ token_rows(const float* __restrict__ centered, const double* norms, const unsign
            const long long* lengths, const long long* sink, float* __restrict__ keep,
            float* __restrict__ drop, double* angles, int prompts, int tokens, int width, int masked,
            int unit, int absolute, int half, int wanted, int narrow) {
-  const int lane = threadIdx.x & 31;
-  const int all = prompts * tokens;
+  const int lane = threadIdx.x & 31, all = prompts * tokens;
   const int token = blockIdx.x * 8 + (threadIdx.x >> 5);
   if (token >= all) return;
   const int text = token / tokens, i = token % tokens, out = (int)sink[text];
@@ -111,8 +110,7 @@ token_rows(const float* __restrict__ centered, const double* norms, const unsign
     before = b, behind = c;
     if (!three) continue;
     double angle = STILL;
-    const double u = 1e-14 * norms[i] * norms[i];
-    const double v = 1e-14 * norms[b] * norms[b];
+    const double u = 1e-14 * norms[i] * norms[i], v = 1e-14 * norms[b] * norms[b];
     const double w = 1e-14 * norms[c] * norms[c];
     if (found.first > u + v && found.second > v + w) {  // 1e-14: see layerscope.metrics.tokens
       double cosine = found.dot / sqrt(fmax(found.first * found.second, 1e-300));
