@@ -116,8 +116,12 @@ def test_wikitext_gets_its_filter(hub: SimpleNamespace) -> None:
     assert corpus.dropped == {"empty": 3}
     assert corpus.source["license"].startswith("CC-BY-SA")
     assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train")]
-    assert [is_heading(text) for text in (" = A = \n", "== Raw ==", " = = a = b = = ")] == [True] * 3
-    assert not any(map(is_heading, ["", "=", " = = ", "a = b", "= a", "= a ==", "= a =\n= b =", long]))
+    assert [is_heading(text) for text in (" = A = \n", "== Raw ==", " = = a = b = = ")] == [
+        True
+    ] * 3
+    assert not any(
+        map(is_heading, ["", "=", " = = ", "a = b", "= a", "= a ==", "= a =\n= b =", long])
+    )
     assert CORPORA.get("wikitext").fetch() == Path("/cache/wikitext")
 
 
