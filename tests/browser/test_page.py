@@ -49,7 +49,7 @@ def test_probes_have_a_section(open_page: Open, tmp_path: Path) -> None:
     assert opened.errors == []
     assert opened.requests == [path.as_uri()]
     assert opened.texts("#blocks h2") == ["Probes of small on digits"]
-    assert opened.page.locator("[data-kind=probe] .mark-line path").count() == 4
+    assert opened.page.locator("[data-kind=probe] .mark-line path").count() == 2
     assert head(opened)[:3] == ["probe", "metric", "layer"]
 
 

@@ -197,10 +197,10 @@ def payload(report: Report) -> Values:
 
 def _marks(report: Report, colors: Mapping[str, str], by_depth: bool) -> list[Mark]:
     """Return the layers that every chart points out, each in its model's color."""
-    marks = []
+    marks: list[Mark] = []
     for model, choice in report.choices.items():
         scale = choice.layers if by_depth and choice.layers else 1
-        words = f"chosen {choice.layer}" if len(report.choices) == 1 else str(choice.layer)
+        words = str(choice.layer) if marks else f"chosen {choice.layer}"
         marks.append(Mark(choice.layer / scale, words, colors.get(model, INK)))
     return marks
 
