@@ -46,10 +46,10 @@ def start_noting() -> None:
     _start()
 
 
-setattr(LoadedModel, "forward", noted_forward)  # noqa: B010
-scoring._score = noted_score
-
-if __name__ == "__main__":
+if __name__ != "__main__":
+    setattr(LoadedModel, "forward", noted_forward)  # noqa: B010
+    scoring._score = noted_score
+else:
     import json
     import sys
 
