@@ -229,7 +229,7 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         profile(model, IMAGES, tokens="some", **QUIET)
     with pytest.raises(LayerscopeError, match="has no class token"):
         profile(tiny_image_model("siglip"), IMAGES, image_pooling="class", **QUIET)
-    with pytest.raises(DataError, match="column does not go with images"):
+    with pytest.raises(DataError, match="column goes with images that are yet to be read"):
         profile(model, data=IMAGES, column="paper", **QUIET)
 
 
