@@ -146,10 +146,9 @@ def test_a_budget_below_zero_is_an_invalid_value(bert_folder: Path):
         layerscope.improve(bert_folder, TEXTS, budget=-1, progress=False)
 
 
-def test_what_was_made_faster_stays_as_it_is(faster: FasterEncoder):
-    again = layerscope.improve(faster.folder, TEXTS, judge="none", progress=False)
-    assert not isinstance(again, FasterEncoder)
-    assert "export of layerscope already" in again.choice.reason
+def test_what_was_made_faster_is_not_made_faster_again(faster: FasterEncoder):
+    with pytest.raises(LayerscopeError, match="it is an export of layerscope: improve the model"):
+        layerscope.improve(faster.folder, TEXTS, progress=False)
 
 
 def test_an_encoder_that_cannot_be_refitted_keeps_its_weights(tmp_path: Path):
