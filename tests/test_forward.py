@@ -183,7 +183,7 @@ def test_a_kind_that_another_package_adds_is_opened_by_name(
     assert profile(make_model(), "9", limit=7, **settings).manifest["counts"]["prompts"] == 7
     with pytest.raises(LayerscopeError, match="series are read whole"):
         profile(make_model(), "9", max_length=4, **settings)
-    with pytest.raises(DataError, match="column is for"):
+    with pytest.raises(DataError, match="column does not go with series"):
         profile(make_model(), "9", column="x", **settings)
 
 
