@@ -143,7 +143,7 @@ def compare(
     table = pd.DataFrame(columns)
     measure = ""
     if labeled is None:
-        pick, verdict = choose_without_labels(compared, table["agreement with others"])
+        pick, verdict = choose_without_labels(compared, columns["agreement with others"])
     else:
         scores = label_scores(compared, labeled)
         pick, verdict = choose_by_labels(compared, labeled, scores)
