@@ -202,7 +202,7 @@ def print_item(item: Item, rows: Sequence[Row]) -> None:
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the paper's numbers beside ours by convention, and how many have each verdict."""
     console = Console()
-    # on a narrow terminal a note stands below its column's name instead
+    # on a narrow terminal a note is below its column's name instead
     notes = ["note"] if console.width >= 120 else []
     for convention in dict.fromkeys(row.convention for row in rows):
         console.print(f"convention {escape(convention)}")

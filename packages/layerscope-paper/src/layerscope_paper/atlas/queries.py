@@ -17,7 +17,7 @@ CONVENTIONS = {
     ),
     "english": "STS17 = en-en, AmazonCounterfactual = mean of en and en-ext, at every layer",
 }
-MTEB = "mteb"  # stands for all MTEB datasets
+MTEB = "mteb"  # all MTEB datasets
 
 
 def select_scores(model: str | AtlasModel, convention: str = "english") -> pd.DataFrame:

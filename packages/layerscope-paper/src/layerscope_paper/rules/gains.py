@@ -17,12 +17,12 @@ from layerscope_paper import atlas
 from layerscope_paper.atlas.evidence import published_evidence
 
 GROUPS = ("valley", "no_valley")
-# the lower quartile of its models stands for a family, so that one lucky checkpoint cannot decide
+# a family's curve is the lower quartile of its models, so that one checkpoint cannot decide
 QUARTILE = 0.25
 # losses are clipped at the whole headroom, so that one family's failure does not dominate the mean
 CLIP = 1.0
-# Families with scores at the last layer and most others, read by mean pooling. A name stands for
-# all models that begin with it.
+# Families with scores at the last layer and most others, by mean pooling. A family has all models
+# whose name begins with its name.
 FAMILIES = ("Pythia", "bert", "mamba", "LLM2Vec")
 _LEAST_TASKS = 10
 WINSOR = 5.0  # points; larger gains and losses are cut to this before a forecast is calibrated

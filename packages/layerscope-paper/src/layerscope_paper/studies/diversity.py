@@ -346,8 +346,8 @@ def _measure(
 
 
 def resamples(texts: Sequence[str], seed: int) -> list[np.ndarray]:
-    """Rows of resampled corpora: distinct texts are drawn, each with all its copies, since a copy
-    is no further evidence."""
+    """Draw rows of resampled corpora: distinct texts, each with all its copies, because a copy is
+    no further evidence."""
     places: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
         places.setdefault(text, []).append(i)

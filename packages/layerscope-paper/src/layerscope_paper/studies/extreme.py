@@ -265,8 +265,8 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
         )
     if (short := sum(int(p.is_text.sum()) < 2 for p in prompts)) > 0:
         warnings.append(
-            f"{short} texts have fewer than two tokens of their own: repetition does not change "
-            "them."
+            f"{short} texts have fewer than two tokens besides special ones: repetition does not "
+            "change them."
         )
     settings = _settings(request.options, min(limit, max(len(p) for p in prompts)), warnings)
     sites = expand_sites(None, model.anatomy)

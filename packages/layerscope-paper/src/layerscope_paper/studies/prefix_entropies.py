@@ -29,8 +29,8 @@ _HIGHEST = 2.0
 _STEP = 0.85
 _GRADING = 0.02
 _FLOOR = 1e-4  # the fit's error is a share of x + floor: eigenvalues near zero are many
-# Blocks with less than this share of the trace are computed again on a scale of their own, far
-# above the fit's floor.
+# Blocks with less than this share of the trace are computed again on a larger scale, far above the
+# fit's floor.
 _SMALL = 1 / 64
 
 

@@ -35,7 +35,7 @@ def print_options(studies: Sequence[Study]) -> None:
                 textwrap.fill(option.help, 110, initial_indent="      ", subsequent_indent="      ")
             )
         if not study.options:
-            print("  no options of its own")
+            print("  no options")
 
 
 def studies_as_dict(names: Sequence[str]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ def _few_metrics(names: Any) -> list[str]:
 
 
 def section(run: Any) -> Section:
-    """Return one section for all jobs; each job's own folder opens as a run of its own."""
+    """Return one section for all jobs; each job's folder opens as a run by itself."""
     jobs = run.jobs
     table = run.table
     ended = jobs["status"].value_counts()

@@ -1,9 +1,9 @@
 """A plan: the YAML file of a sweep or a recipe, checked, as a list of steps.
 
 A plan has a grid, steps, or both. The grid (`models`, `corpora`, `profile`, `evaluate`, `probe`)
-profiles every model on every corpus, and evaluates or probes every model where that is asked for.
-`steps` are written out one by one: each is a study, a profile, an evaluation or a probe, on models
-and texts of its own. Mistakes are reported before anything runs; the message names the place, the
+profiles every model on every corpus, and evaluates or probes every model if `evaluate` or `probe`
+is there. Each of `steps` is a study, a profile, an evaluation or a probe, with its models and
+texts. Mistakes are reported before anything runs; the message names the place, the
 value and the valid values.
 """
 

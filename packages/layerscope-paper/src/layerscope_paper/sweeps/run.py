@@ -108,7 +108,7 @@ def sweep(
     """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the
     same shape.
 
-    Each step is an ordinary run in a folder of its own under `out`. Running the same plan again
+    Each step is an ordinary run in a folder under `out`. Running the same plan again
     resumes it, and a step that fails does not stop the others. With an engine of several workers,
     each worker runs one step at a time.
 

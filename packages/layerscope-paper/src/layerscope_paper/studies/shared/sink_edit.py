@@ -28,7 +28,7 @@ NONE = "none"
 REMOVALS = ("remove", "clamp", "replace")
 CONTROLS = ("control", "matched", "moved")
 EDITS = (*REMOVALS, *CONTROLS)
-_MOST_TOKENS = 1 << 16  # positions that have a random rank of their own
+_MOST_TOKENS = 1 << 16  # positions with a random rank
 
 
 @dataclass(frozen=True)
