@@ -60,7 +60,7 @@ def test_a_readout_at_the_last_layer_gains_nothing_by_layer() -> None:
 def test_a_readout_can_be_asked_for() -> None:
     run = template_helps()
     assert select(run, readouts="one-word/last").how == WORD
-    with pytest.raises(LayerscopeError, match="has no scores of the readouts asked for"):
+    with pytest.raises(LayerscopeError, match="did not measure plain/max"):
         select(run, readouts=["plain/max"])
 
 

@@ -192,9 +192,10 @@ def measure(
     measured = set(table["readout"])
     allowed = measured if readouts is None else measured & set(readouts)
     if not allowed:
+        requested = "any layer" if readouts is None else ", ".join(readouts)
         raise LayerscopeError(
-            f"the evaluation in {evaluation.path} has no scores of the readouts asked for. It "
-            f"measured: {', '.join(sorted(measured)) or 'no scores'}."
+            f"the evaluation in {evaluation.path} did not measure {requested}. It measured: "
+            f"{', '.join(sorted(measured)) or 'no scores'}."
         )
     table = table[table["readout"].isin(allowed | {DEFAULT_READOUT})]
     wide = table.pivot(index=["readout", "layer"], columns=TASK_COLUMNS, values="score")
