@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,38 +55,24 @@ class MadeEncoder:
         return self.encoder.encode(self.variant, self.encoder.batches(texts))
 
 
-@dataclass(frozen=True)
-class Verification:
-    """The comparison of a written folder's vectors with those measured."""
-
-    texts: int
-    cosine_distance: float
-    tolerance: float
-    versions: dict[str, str]
-
-
 def write_export(
     made_encoder: MadeEncoder, manifest: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
     """Write the model, its card and the marker of an export; return the manifest, completed."""
-    write_folder(made_encoder.encoder, made_encoder.variant, folder)
-    verification = verify_folder(
-        made_encoder.encoder, made_encoder.variant, folder, made_encoder.texts[:_VERIFIED]
-    )
-    manifest = {
-        **manifest,
-        "verification": asdict(verification),
-        "servers": check_servers(folder),
-    }
+    encoder = made_encoder.encoder
+    variant = made_encoder.variant
+    write_folder(encoder, variant, folder)
+    verification = verify_folder(encoder, variant, folder, made_encoder.texts[:_VERIFIED])
+    manifest = {**manifest, "verification": verification, "servers": check_servers(folder)}
     atomic.write_text(folder / "README.md", card(manifest, made_encoder.license))
     marker = {
         "kind": "encoder",
         "layerscope": VERSION,
         "base": manifest["model"],
         "license": made_encoder.license,
-        "blocks": list(made_encoder.variant.blocks),
-        "transformer": transformer_path(made_encoder.encoder.folder),
-        "verification": manifest["verification"],
+        "blocks": list(variant.blocks),
+        "transformer": transformer_path(encoder.folder),
+        "verification": verification,
     }
     atomic.write_json(folder / MARKER, atomic.plain(marker))
     return manifest
@@ -127,7 +113,7 @@ def write_folder(encoder: Encoder, variant: Variant, folder: Path) -> None:
 
 def verify_folder(
     encoder: Encoder, variant: Variant, folder: Path, texts: Sequence[str]
-) -> Verification:
+) -> dict[str, Any]:
     """Load the folder in a fresh process and compare its vectors with those measured.
 
     Texts that the encoder would cut are left out: a run may read fewer tokens than the folder.
@@ -149,7 +135,12 @@ def verify_folder(
             f"gives other vectors than were measured (cosine distance {distance:.1e}, allowed "
             f"{tolerance:.0e})."
         )
-    return Verification(len(short), distance, tolerance, versions)
+    return {
+        "texts": len(short),
+        "cosine_distance": distance,
+        "tolerance": tolerance,
+        "versions": versions,
+    }
 
 
 @dataclass(repr=False)
