@@ -3,38 +3,40 @@
     python benchmarks/held_out.py
 
 For every recorded model and task (`record_choices.py`), candidates of the templates plain, one-word
-and step-by-step are chosen by labels, by the encoder's agreement, and by both, as `improve` adds
-them. Printed are mean scores, the share of the way from the baseline (last layer, mean of tokens) to
-the best candidate, and the largest loss against the baseline: of a task's mean over draws, and of a
-single draw. Two settings are also fitted anew for each task, on all other tasks and both models: the
-lead that a candidate needs over the baseline (without labels the only setting of the decision), and
-the weight of labels beside the encoder. Resamples are drawn from the recorded standard errors, each
-candidate's by itself.
+and step-by-step are chosen by labels, by the encoder's agreement, and by both, by the rule of
+`improve`. Printed are mean scores, the share of the way from the baseline (last layer, mean of
+tokens) to the best candidate, and the largest loss against the baseline: of a task's mean over
+draws of labels, and of a single draw.
+
+In the rows "fitted elsewhere" the settings are those that gain the most on other tasks of other
+models: the lead over the baseline; with labels and an encoder, the weight of the labels and the
+lead that labels alone have to show. Errors of leads are those of joint resamples of the items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from common import make_parser
 
+from layerscope.choose.decide import LEAD, lead_by_labels, weight_of_labels
 from layerscope.choose.label_scores import WIDTH, smooth_layers
 from layerscope.core.scores import Scores, weigh_by_reliability
 
 GRID = ("plain", "one-word", "step-by-step")
-SHARES = (0.5, 1.0, 2.0, 4.0)
-LEADS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-LABELS_SHARE = 2.0
-DRAWS = 32
-LEAD = 1.0
-"""`layerscope.choose.decide.LEAD` is 1.5: there resamples are the same for all candidates, so that
-errors of differences are smaller than here."""
+COUNTS = (16, 64, 256)
+LEADS = [(lead,) for lead in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)]
+WEIGHTS = list(product((0.5, 1.0, 2.0), (-9.0, -1.0, -0.5, 0.0, 0.5, 1.0)))
+"""Weights of labels in units of `weight_of_labels`, and leads besides `lead_by_labels`."""
+DRAWS = 60
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Record:
     """The recorded scores of one model on one task; candidates are readouts × layers."""
 
@@ -48,6 +50,11 @@ class Record:
         return len(self.arrays["layers"])
 
     @property
+    def is_english(self) -> bool:
+        """True for a task in English."""
+        return "-" not in self.task and self.task != "KorSTS"
+
+    @property
     def allowed(self) -> np.ndarray:
         """A mask of the candidates that may be chosen."""
         templates = [name.rsplit("/", 4)[0] for name in self.arrays["readouts"]]
@@ -55,29 +62,35 @@ class Record:
         return in_grid & np.isfinite(self.arrays["full"]) & np.isfinite(self.arrays["encoder"])
 
     @property
+    def place(self) -> int:
+        """The place of the baseline among the candidates: the last layer of the first readout."""
+        return self.layers - 1
+
+    @property
     def baseline(self) -> float:
-        """The score of the last layer under the default readout."""
-        return float(self.arrays["full"][self.layers - 1])
+        """The score of the baseline."""
+        return float(self.arrays["full"][self.place])
 
     @property
     def best(self) -> float:
         """The score of the best candidate, which only all labels tell."""
         return float(self.arrays["full"][self.allowed].max())
 
+    @cache  # noqa: B019
     def source(self, name: str, draw: int | None = None) -> Scores:
-        """Return what a source says of the candidates that may be chosen."""
-        values, errors = self.arrays[name], self.arrays[f"{name}_se"]
-        if draw is not None:
-            values, errors = values[draw], errors[draw]
-        values = np.where(self.allowed, values.astype(np.float64), np.nan)
-        noise = np.random.default_rng(0).standard_normal((len(values), DRAWS))
-        draws = values[:, None] + errors.astype(np.float64)[:, None] * noise
+        """Return what a source says of the candidates that may be chosen.
+
+        The draws have the recorded errors of leads over the baseline, which has none.
+        """
+        values, errors = self.arrays[name], self.arrays[f"{name}_lead_se"]
         if draw is not None:  # labels are averaged over neighboring layers
-            rows = np.column_stack([values, draws]).reshape(-1, self.layers, DRAWS + 1)
-            width = WIDTH * (self.layers - 1) / 30
-            smoothed = smooth_layers(rows, width).reshape(len(values), -1)
-            values, draws = smoothed[:, 0], smoothed[:, 1:]
-        return Scores(values, draws, name)
+            rows = values[draw].astype(np.float64).reshape(-1, self.layers, 1)
+            values = smooth_layers(rows, WIDTH * (self.layers - 1) / 30).ravel()
+            errors = errors[draw]
+        values = np.where(self.allowed, values.astype(np.float64), np.nan)
+        noise = np.random.default_rng(0 if draw is None else draw + 1)
+        moves = errors.astype(np.float64)[:, None] * noise.standard_normal((len(values), DRAWS))
+        return Scores(values, values[:, None] + moves, name)
 
 
 def read_records(folder: Path) -> Iterator[Record]:
@@ -92,29 +105,60 @@ def read_records(folder: Path) -> Iterator[Record]:
             yield Record(file.stem, task, own)
 
 
+@cache
+def compare(
+    record: Record, count: int, with_encoder: bool, weight: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the best candidate of each draw of labels, and its leads over the baseline.
+
+    Leads are in standard errors: by all sources, and by labels alone.
+    """
+    encoder = [record.source("encoder")] if with_encoder else []
+    rows = []
+    for draw in range(len(record.arrays[f"labels{count}"]) if count else 1):
+        labels = []
+        if count:
+            share = weight * weight_of_labels(count)
+            labels = [replace(record.source(f"labels{count}", draw), weight=share)]
+        total = weigh_by_reliability([*labels, *encoder])
+        best = total.best(record.allowed)
+        by_labels = lead_in_errors(labels[0], best, record.place) if labels else np.inf
+        rows.append((best, lead_in_errors(total, best, record.place), by_labels))
+    best, lead, lead_of_labels = map(np.array, zip(*rows, strict=True))
+    return best, lead, lead_of_labels
+
+
+def lead_in_errors(scores: Scores, candidate: int, baseline: int) -> float:
+    """Return the lead of a candidate over the baseline in its standard errors."""
+    lead = scores.gain(candidate, baseline).value
+    error = scores.error_of_gain(candidate, baseline)
+    return lead / error if error else float(np.sign(lead)) * np.inf
+
+
 def choose(
-    record: Record, count: int, share: float, with_encoder: bool, lead: float = LEAD
+    record: Record,
+    count: int,
+    with_encoder: bool,
+    lead: float = LEAD,
+    weight: float = 1.0,
+    extra_lead: float = 0.0,
 ) -> np.ndarray:
     """Return the scores by all labels of what is chosen, one for each draw of labels.
 
-    The baseline stays where the lead over it is at most `lead` standard errors.
+    The baseline stays where the lead over it is at most `lead` standard errors, or where labels
+    beside an encoder disagree.
     """
-    encoder = [record.source("encoder")] if with_encoder else []
-    draws = len(record.arrays[f"labels{count}"]) if count else 1
-    chosen = []
-    for draw in range(draws):
-        labels = [replace(record.source(f"labels{count}", draw), weight=share)] if count else []
-        total = weigh_by_reliability([*labels, *encoder])
-        best, baseline = total.best(record.allowed), record.layers - 1
-        is_enough = total.gain(best, baseline).value > lead * total.error_of_gain(best, baseline)
-        chosen.append(best if is_enough else baseline)
-    return record.arrays["full"][chosen]
+    best, lead_by_all, lead_of_labels = compare(record, count, with_encoder, weight)
+    is_enough = lead_by_all > lead
+    if count and with_encoder:
+        is_enough &= lead_of_labels > lead_by_labels(count) + extra_lead
+    return record.arrays["full"][np.where(is_enough, best, record.place)]
 
 
 Chooser = Callable[[Record], np.ndarray]
 
 
-def row(name: str, records: list[Record], chooser: Chooser) -> str:
+def row(name: str, records: Sequence[Record], chooser: Chooser) -> str:
     """Return a row of the table: mean, share and losses."""
     scores = [chooser(record) for record in records]
     before = np.array([record.baseline for record in records])
@@ -128,25 +172,25 @@ def row(name: str, records: list[Record], chooser: Chooser) -> str:
     )
 
 
-def fitted(
-    records: list[Record],
-    settings: tuple[float, ...],
-    decide: Callable[[Record, float], np.ndarray],
+def fit_elsewhere(
+    records: Sequence[Record],
+    settings: Sequence[tuple[float, ...]],
+    decide: Callable[..., np.ndarray],
 ) -> Chooser:
-    """Return a chooser whose setting gains the most on all other tasks, of all models."""
-    gains = {
-        setting: {
-            (record.model, record.task): decide(record, setting).mean() - record.baseline
-            for record in records
-        }
+    """Return a chooser whose settings gain the most on other tasks of other models."""
+    chosen = {
+        setting: {(record.model, record.task): decide(record, *setting) for record in records}
         for setting in settings
     }
+    baselines = {(record.model, record.task): record.baseline for record in records}
 
     def chooser(record: Record) -> np.ndarray:
-        def gain(setting: float) -> float:
-            return sum(gain for (_, task), gain in gains[setting].items() if task != record.task)
+        others = [key for key in baselines if key[0] != record.model and key[1] != record.task]
 
-        return decide(record, max(settings, key=gain))
+        def gain(setting: tuple[float, ...]) -> float:
+            return sum(chosen[setting][key].mean() - baselines[key] for key in others)
+
+        return chosen[max(settings, key=gain)][record.model, record.task]
 
     return chooser
 
@@ -157,35 +201,36 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(__file__).parent / "results" / "choices")
     args = parser.parse_args()
     everything = list(read_records(args.data))
+    rows: dict[str, Chooser] = {
+        "encoder": lambda record: choose(record, 0, True),
+        "encoder, fitted elsewhere": fit_elsewhere(
+            everything, LEADS, lambda record, lead: choose(record, 0, True, lead)
+        ),
+    }
+    for count in COUNTS:
+        rows[f"{count} labels"] = lambda record, count=count: choose(record, count, False)
+        rows[f"{count} labels, encoder"] = lambda record, count=count: choose(record, count, True)
+        rows[f"{count} labels, encoder, fitted elsewhere"] = fit_elsewhere(
+            everything,
+            WEIGHTS,
+            lambda record, weight, extra, count=count: choose(
+                record, count, True, LEAD, weight, extra
+            ),
+        )
     groups = {"all": everything}
     for model in dict.fromkeys(record.model for record in everything):
         for language in ("English", "other languages"):
             groups[f"{model}, {language}"] = [
                 record
                 for record in everything
-                if record.model == model
-                and (language == "English") == ("-" not in record.task and record.task != "KorSTS")
+                if record.model == model and record.is_english == (language == "English")
             ]
-    by_encoder = fitted(
-        everything, LEADS, lambda record, lead: choose(record, 0, 0, True, lead=lead)
-    )
     for name, records in groups.items():
         print(f"\n{name}: {len(records)} tasks\n")
         print("| chosen by | baseline | chosen | best | share | worst task | worst draw |")
         print("|---|---|---|---|---|---|---|")
-        print(row("encoder", records, lambda record: choose(record, 0, 0, True)))
-        print(row("encoder, lead fitted on other tasks", records, by_encoder))
-        for count in (16, 64, 256):
-            alone = lambda record, count=count: choose(record, count, 1, False)  # noqa: E731
-            both = lambda record, count=count: choose(record, count, LABELS_SHARE, True)  # noqa: E731
-            print(row(f"{count} labels", records, alone))
-            print(row(f"{count} labels, encoder", records, both))
-            fit = fitted(
-                everything,
-                SHARES,
-                lambda record, share, count=count: choose(record, count, share, True),
-            )
-            print(row(f"{count} labels, encoder, weight fitted on other tasks", records, fit))
+        for label, chooser in rows.items():
+            print(row(label, records, chooser))
 
 
 if __name__ == "__main__":

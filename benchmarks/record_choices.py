@@ -35,10 +35,11 @@ from layerscope.choose.consistency import (
     best_candidates,
     consensus,
     consistency_items,
+    halves,
     make_views,
 )
 from layerscope.choose.judges import Neighborhoods, scores_of_items, similarities
-from layerscope.choose.label_scores import LabelMeasure, assemble, stands_for
+from layerscope.choose.label_scores import WIDTH, LabelMeasure, assemble, smooth_layers, stands_for
 from layerscope.choose.labels import Labeled, build
 from layerscope.core.readout import Readout, kinds_of
 from layerscope.core.templates import get_template
@@ -372,12 +373,12 @@ def record(model: LoadedModel, judge: LoadedModel, task: Task) -> dict[str, np.n
     }
     encoded = torch.as_tensor(layerscope.encode(judge, task.texts, max_length=LENGTH))
     out["encoder_full"] = score(task, encoded[None].to(model.device)).astype(np.float32)
-    out |= record_sources(candidates, judge)
+    out |= record_sources(candidates, judge) | describe_fitness(judge, sample[:200])
     for count, draws in LABELS.items():
         drawn = [draw_labels(task, count, draw) for draw in range(draws)]
         pairs = [score_by_labels(candidates, examples) for examples in drawn]
-        out[f"labels{count}"] = np.array([values for values, _ in pairs], dtype=np.float16)
-        out[f"labels{count}_se"] = np.array([errors for _, errors in pairs], dtype=np.float16)
+        for i, name in enumerate(("", "_se", "_lead_se")):
+            out[f"labels{count}{name}"] = np.array([draw[i] for draw in pairs], dtype=np.float16)
         out[f"labels{count}_n"] = np.array([len(examples) for examples in drawn])
     return out
 
@@ -408,7 +409,38 @@ def record_sources(candidates: TaskVectors, judge: LoadedModel) -> dict[str, np.
         assert source.draws is not None
         out[name] = source.values.astype(np.float32)
         out[f"{name}_se"] = source.draws.std(axis=1).astype(np.float16)
+        out[f"{name}_lead_se"] = lead_errors(source.draws, len(candidates.layers))
     return out
+
+
+def lead_errors(draws: np.ndarray, layers: int) -> np.ndarray:
+    """Return the standard error of each candidate's lead over the baseline, from joint resamples.
+
+    The baseline is the last layer under the first readout.
+    """
+    return (draws - draws[layers - 1]).std(axis=1).astype(np.float16)
+
+
+def describe_fitness(judge: LoadedModel, texts: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return how well a judge knows texts.
+
+    That is the share of its tokens that stand for something unknown, its characters per token, and
+    the share of texts whose first half finds the second.
+    """
+    ids = judge.tokenize(list(texts)).ids
+    count = sum(map(len, ids))
+    unknown = judge.tokenizer.unk_token_id
+    first, second = (
+        torch.nn.functional.normalize(torch.as_tensor(layerscope.encode(judge, side)), dim=-1)
+        for side in zip(*map(halves, texts), strict=True)
+    )
+    nearest = (first @ second.T).argmax(1)
+    facts = {
+        "unknown": sum(row.count(unknown) for row in ids) / count,
+        "characters": sum(map(len, texts)) / count,
+        "halves": float((nearest == torch.arange(len(texts))).float().mean()),
+    }
+    return {f"judge_{name}": np.float32(value) for name, value in facts.items()}
 
 
 def draw_labels(task: Task, count: int, seed: int) -> Labeled:
@@ -426,8 +458,11 @@ def draw_labels(task: Task, count: int, seed: int) -> Labeled:
     return build(task.label_kind, examples[:count], source=task.name)  # type: ignore[arg-type]
 
 
-def score_by_labels(candidates: TaskVectors, labeled: Labeled) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score of every candidate by some labels, and its standard error."""
+def score_by_labels(candidates: TaskVectors, labeled: Labeled) -> tuple[np.ndarray, ...]:
+    """Return the score of every candidate by some labels, and its standard error.
+
+    Third is the standard error of its lead, where scores are averaged over neighboring layers.
+    """
     measure = LabelMeasure(labeled)
     measure.tested = measure.tested[:0]  # no rounds: nothing is claimed here
     texts = labeled.texts
@@ -443,7 +478,10 @@ def score_by_labels(candidates: TaskVectors, labeled: Labeled) -> tuple[np.ndarr
     contributions = {readout: known[same[readout]] for readout in candidates.readouts}
     scores = assemble(labeled, measure, contributions, candidates.layers).scores(draws=60)
     assert scores.draws is not None
-    return scores.values, scores.draws.std(axis=1)
+    layers = len(candidates.layers)
+    rows = scores.draws.reshape(-1, layers, scores.draws.shape[1])
+    smoothed = smooth_layers(rows, WIDTH * (layers - 1) / 30).reshape(scores.draws.shape)
+    return scores.values, scores.draws.std(axis=1), lead_errors(smoothed, layers)
 
 
 def main() -> None:
