@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 import layerscope
-from layerscope.blocks.terminal import print_faster
+from layerscope.blocks.result import print_faster
 from layerscope.evaluation.tasks import TASKS
 from layerscope.improving.words import print_improved
 from layerscope.report.section import Section
