@@ -49,7 +49,7 @@ OTHERWISE = {
 }
 """Tables whose numbers come from elsewhere, by page and section."""
 PROSE = {
-    "paper.md#What the paper found, what it means": ["factorial.md"],
+    "paper.md#The main finding": ["factorial.md"],
     "paper.md#Claim by claim": ["metric_conventions.txt"],
     "paper.md#On real pairs, and beyond the paper": ["pairs.md", "robustness.md"],
     "atlas.md#The paper's tables and figures, recomputed": ["reproduce-table2.txt"],
@@ -59,15 +59,15 @@ PROSE = {
     "compare.md#compare: any models against a base": ["studies/compare.txt"],
     "compare.md#Does the objective make the valley?": ["studies/compare-controlled.txt"],
     "extreme.md#extreme: repetition, noise, length": ["studies/extreme.txt"],
-    "objective.md#What came out": ["seeds/tables.txt"],
+    "objective.md#Results": ["seeds/tables.txt"],
     "one-token-two-models.md#The pair on worked solutions (Fig. 5)": ["one-token-two-models.md"],
     "pairs.md#Antibodies: does the objective make the valley? (Fig. 2)": ["pairs.md"],
     "pairs.md#Reactions: what does fine-tuning change? (Fig. 13)": ["pairs.md"],
-    "penalties.md#Does compressing the middle make a model better?": ["penalties.md"],
+    "penalties.md#penalties: training with compressed middle layers": ["penalties.md"],
     "reasoning.md#reasoning: prompt entropy along the sequence": ["studies/reasoning.txt"],
     "reasoning.md#Cost": ["studies/prefix.txt"],
     "scale.md#scale: sizes of a family": ["studies/scale.txt"],
-    "sublayers.md#sublayers: which step of a block compresses": ["studies/sublayers.txt"],
+    "sublayers.md#sublayers: the steps inside a block": ["studies/sublayers.txt"],
     "theory.md#Results": ["studies/theory.txt"],
 }
 """Files of benchmarks/results that hold the numbers of a section beside those that it names."""
@@ -78,11 +78,11 @@ STATED = {
         "45 0.05 7 80",
         "packages/layerscope-paper/tests/test_correlation_pooled.py simulates them",
     ),
-    "correlation.md#What each column is": ("0.05", "a level"),
+    "correlation.md#The columns": ("0.05", "a level"),
     "alpha.md#alpha: entropy as a function of its order": ("0.05", "a setting"),
     "objective.md#Does the objective make the valley?": ("8.7", "how much text there is"),
-    "objective.md#What came out": ("5", "what counts as a valley"),
-    "penalties.md#Does compressing the middle make a model better?": ("0.05", "a setting"),
+    "objective.md#Results": ("5", "what counts as a valley"),
+    "penalties.md#penalties: training with compressed middle layers": ("0.05", "a setting"),
     "theory.md#Why": ("1.89 1.65", "arithmetic"),
 }
 """Numbers in prose that were not measured, by page and section, and what they are."""
