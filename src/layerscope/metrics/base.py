@@ -187,14 +187,14 @@ def _weights(n: int, seed: int) -> np.ndarray:
 
 
 def interval(estimate: Estimate, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % interval of an estimate; (NaN, NaN) where it has none (fewer than two prompts, or no
-    value)."""
+    """Return the 95 % interval of an estimate; (NaN, NaN) where it has none (fewer than two
+    prompts, or no value)."""
     return many_intervals([estimate], seed)[0]
 
 
 def many_intervals(estimates: Sequence[Estimate], seed: int = 0) -> list[tuple[float, float]]:
-    """Return the 95 % intervals of several estimates: resamples of the same prompts are drawn once for all
-    of them."""
+    """Return the 95 % intervals of several estimates: resamples of the same prompts are drawn once
+    for all of them."""
     out = [(math.nan, math.nan)] * len(estimates)
     by_count: dict[int, list[int]] = defaultdict(list)
     for i, estimate in enumerate(estimates):
@@ -215,8 +215,8 @@ def many_intervals(estimates: Sequence[Estimate], seed: int = 0) -> list[tuple[f
 
 
 def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float]]:
-    """Return how far resampling n prompts moves each estimate down and up; NaN where an influence is
-    not finite."""
+    """Return how far resampling n prompts moves each estimate down and up; NaN where an influence
+    is not finite."""
     g = np.stack([estimate.influence for estimate in estimates if estimate.influence is not None])
     usable = np.isfinite(g).all(1)
     # The bootstrap's variance is (n − 1)/n of the sample's: undo that, it shows for a handful of
@@ -241,8 +241,8 @@ def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float
 
 
 def _student(df: int | None) -> float:
-    """Return the 97.5 % quantile of Student's t; the normal one where the degrees of freedom are many or
-    not known."""
+    """Return the 97.5 % quantile of Student's t; the normal one where the degrees of freedom are
+    many or not known."""
     if df is None or df > _MOST_DF:
         return Z95
     # four digits, as in runs that are already stored

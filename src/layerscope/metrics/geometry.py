@@ -1,5 +1,5 @@
-"""How near prompts are to each other: InfoNCE between two views of every prompt, the mean cosine
-between prompts (anisotropy), and the dimension that nearest neighbors tell (TwoNN)."""
+"""Nearness of prompts: InfoNCE between two views of every prompt, the mean cosine between prompts
+(anisotropy), and the dimension that nearest neighbors tell (TwoNN)."""
 
 from __future__ import annotations
 
