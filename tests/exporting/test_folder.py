@@ -63,14 +63,15 @@ def test_template_centering_and_length(
 ) -> None:
     model = tiny_model(family)
     readout = f"one-word/last/raw/keep/{centering}"
-    draft = draft_of(model, 2, readout, tmp_path, unit=unit, head=HEAD, max_length=127)
+    head = HEAD if centering == "corpus" else None
+    draft = draft_of(model, 2, readout, tmp_path, unit=unit, head=head, max_length=127)
     vectors = vectors_by_hand(model, family, 2, readout, TEXTS)
     expected = finish_by_hand(vectors, readout, unit)
     np.testing.assert_allclose(encode(tmp_path, TEXTS), expected, rtol=1e-4, atol=1e-4)
     modules = json.loads((tmp_path / "modules.json").read_text())
     names = ["Transformer", "Pooling"] + ["Dense"] * (centering == "corpus") + ["Normalize"] * unit
     assert [module["type"].rsplit(".")[-1] for module in modules] == names
-    assert draft.head == (HEAD if centering == "corpus" else None)
+    assert draft.head == head
 
 
 WITH_ENVIRONMENT = """

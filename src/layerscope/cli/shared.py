@@ -100,7 +100,7 @@ def keywords(context: typer.Context, *own: str) -> dict[str, Any]:
     values = {
         name: value
         for name, value in params.items()
-        if value not in (None, []) and name not in (*own, *_READ_HERE)
+        if value not in (None, [], ()) and name not in (*own, *_READ_HERE)
     }
     for name, text in _pairs(params.get("option"), "--option"):
         if name in params:
