@@ -41,7 +41,7 @@ def open_model(name: str) -> Encode:
 
 def open_wordllama() -> Encode:
     """Return WordLlama's vectors: the mean of static vectors of a text's tokens."""
-    import wordllama
+    import wordllama  # type: ignore[import-not-found]
 
     folder = Path(wordllama.__file__).parent
     model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
@@ -52,20 +52,22 @@ def open_wordllama() -> Encode:
 def measure(benchmark: str, place: Path, encode: Encode) -> tuple[float, int, float]:
     """Return a task's score by a benchmark, the number of texts, and the seconds of encoding."""
     if benchmark == "blocks":
-        task = blocks.load_task(place.name, place.parent)
-        texts = task.texts()
+        cut_task = blocks.load_task(place.name, place.parent)
+        vectors, seconds = encode_timed(encode, cut_task.texts())
+        rows = torch.nn.functional.normalize(vectors, dim=-1).numpy()
+        points = blocks.score(cut_task, dict(zip(cut_task.texts(), rows, strict=True)))
     else:
         task = record_choices.load_task(place)
-        texts = task.texts
+        vectors, seconds = encode_timed(encode, task.texts)
+        points = float(record_choices.score(task, vectors[None])[0])
+    return points, len(vectors), seconds
+
+
+def encode_timed(encode: Encode, texts: list[str]) -> tuple[torch.Tensor, float]:
+    """Return the vectors of texts, and the seconds that they took."""
     start = time.perf_counter()
     vectors = torch.as_tensor(encode(texts), dtype=torch.float32)
-    seconds = time.perf_counter() - start
-    if benchmark == "blocks":
-        rows = torch.nn.functional.normalize(vectors, dim=-1).numpy()
-        points = blocks.score(task, dict(zip(texts, rows, strict=True)))
-    else:
-        points = float(record_choices.score(task, vectors[None])[0])
-    return points, len(texts), seconds
+    return vectors, time.perf_counter() - start
 
 
 def make_table(file: Path) -> str:
