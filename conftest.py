@@ -9,10 +9,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+
+# As in layerscope/__init__.py, for tests that import torch first.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The packages' own code comes first, also in an environment where they are not installed.
 sys.path[:0] = map(str, Path(__file__).parent.glob("packages/layerscope-*/src"))
