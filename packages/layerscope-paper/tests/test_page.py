@@ -35,9 +35,9 @@ def test_a_study_brings_its_verdict_its_figure_and_its_table(study_folder: Path)
     assert block.words[0] == "Repeated tokens lower the entropy of the middle layers."
     assert block.figures[0].startswith(b"\x89PNG")
     assert list(block.tables) == ["Study extreme"]
-    shown = payload(report)["blocks"][0]
-    assert shown["figures"][0].startswith("data:image/png;base64,iVBOR")
-    assert shown["tables"][0]["columns"] == [["a", "b"], [0, 1], ["prompt_entropy"] * 2, [1.5, 2.5]]
+    page = payload(report)
+    assert page["blocks"][0]["figures"][0].startswith("data:image/png;base64,iVBOR")
+    assert page["tables"][0]["columns"] == [["a", "b"], [0, 1], ["prompt_entropy"] * 2, [1.5, 2.5]]
     assert report.headline[0] == "Repeated tokens lower the entropy of the middle layers."
 
 

@@ -130,7 +130,7 @@ def test_gains_of_readout_and_layer_match_the_factorial_results() -> None:
         in answer
     )
     assert (
-        f"it holds in {WORDS[clear['mean']]} by the mean, in {WORDS[clear['head']]} by a learned head"
+        f"it holds in {WORDS[clear['mean']]} by the mean and in {WORDS[clear['head']]} by a learned head"
         in " ".join(text.split())
     )
     ratios, prompts = [], []
