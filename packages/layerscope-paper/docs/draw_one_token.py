@@ -1,10 +1,10 @@
 """Measure and draw docs/images/study-one-token.png: two models, each read with and without a
 begin-of-text token.
 
-    python packages/layerscope-paper/docs/draw_one_token.py measure     # writes packages/layerscope-paper/results/one_token.csv; a few minutes
+    python packages/layerscope-paper/docs/draw_one_token.py measure     # some minutes
     python packages/layerscope-paper/docs/draw_one_token.py
 
-gemma3-270m asks for its license: LAYERSCOPE_ACCEPT_LICENSE=gemma3-270m.
+`measure` writes packages/layerscope-paper/results/one_token.csv. gemma3-270m asks for its license: LAYERSCOPE_ACCEPT_LICENSE=gemma3-270m.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ DRAWN = {"gemma3-270m": "<bos>", "smollm2-135m": "<|im_start|>"}
 
 
 def starting_with(tokenizer: Any, token: str) -> Any:
-    """The tokenizer with this one token before every text, or none."""
+    """Return the tokenizer with this one token before every text, or none."""
     import copy
 
     from tokenizers import processors
 
-    given = copy.deepcopy(tokenizer)
-    number = given.convert_tokens_to_ids(token or given.eos_token)
-    given.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{token} $A".strip(), special_tokens=[(token or given.eos_token, number)]
+    changed = copy.deepcopy(tokenizer)
+    number = changed.convert_tokens_to_ids(token or changed.eos_token)
+    changed.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{token} $A".strip(), special_tokens=[(token or changed.eos_token, number)]
     )
-    return given
+    return changed
 
 
 def losses(module: Any, rows: list[list[int]], skip: int) -> list[float]:
-    """The mean loss of each row's tokens after the first of its text; both models share input and
-    output embeddings."""
+    """Return the mean loss of each row's tokens after the first of its text; both models share
+    input and output embeddings."""
     import torch
 
     out = []

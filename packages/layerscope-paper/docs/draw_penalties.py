@@ -47,12 +47,13 @@ def draw(into: Path = HERE / "images", folder: Path = RESULTS) -> None:
                 wide = rows.pivot(index="seed", columns="layer", values="value")
                 if not len(wide):
                     continue
-                where, style = np.asarray(wide.columns), "--" if arm in DASHED else "-"
+                x = np.asarray(wide.columns)
+                style = "--" if arm in DASHED else "-"
                 axis.plot(
-                    where, wide.mean(), color=COLOR[arm], linestyle=style, linewidth=1.4, label=arm
+                    x, wide.mean(), color=COLOR[arm], linestyle=style, linewidth=1.4, label=arm
                 )
                 axis.fill_between(
-                    where, wide.min(), wide.max(), color=COLOR[arm], alpha=0.12, linewidth=0
+                    x, wide.min(), wide.max(), color=COLOR[arm], alpha=0.12, linewidth=0
                 )
             axis.set_title(f"{name}" if i == 0 else "", fontsize=9, loc="left")
             style_axis(axis)
