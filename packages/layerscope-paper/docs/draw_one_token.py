@@ -4,7 +4,8 @@ begin-of-text token.
     python packages/layerscope-paper/docs/draw_one_token.py measure     # some minutes
     python packages/layerscope-paper/docs/draw_one_token.py
 
-`measure` writes packages/layerscope-paper/results/one_token.csv. gemma3-270m asks for its license: LAYERSCOPE_ACCEPT_LICENSE=gemma3-270m.
+`measure` writes packages/layerscope-paper/results/one_token.csv. gemma3-270m asks for its license:
+set LAYERSCOPE_ACCEPT_LICENSE=gemma3-270m.
 """
 
 from __future__ import annotations
