@@ -63,7 +63,7 @@ def test_a_task_is_a_corpus(data: Path) -> None:
     assert len(both) > 12  # sentence1 and sentence2
     with pytest.raises(DataError, match="has 5 different texts; at least 8 are needed"):
         task_corpus("Topics", data_dir=data, sample=5)
-    with pytest.raises(DataError, match="stands for 4 tasks"):
+    with pytest.raises(DataError, match="names 4 tasks"):
         task_corpus("small", data_dir=data)
 
 
