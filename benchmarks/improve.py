@@ -1,11 +1,11 @@
-"""What `layerscope improve` is worth: the chosen reading against today's and the judge, on tasks
+"""What `layerscope improve` is worth: the chosen reading against the baseline's and the judge, on tasks
 whose labels it does not see.
 
     python benchmarks/improve.py smollm2-135m --data ../shared/data/mteb
     python benchmarks/improve.py gemma3-270m --judge none --budget 0.3 --csv gemma.csv
 
 `improve` gets a sample of a task's texts without labels. Then all texts of the task are scored with
-the labels that were hidden: as the model reads them today (last layer, mean of the tokens), as
+the labels that were hidden: as the model reads them baseline (last layer, mean of the tokens), as
 `improve` chose, and by the judge. Scores are quick stand-ins for MTEB's own, in points: Spearman of
 cosines (STS), average precision of cosines (pairs), average precision per query (reranking), ridge
 probes with 16 examples per class (classification), V-measure of k-means (clustering). They rank
@@ -203,11 +203,11 @@ def measure(
         max_length=args.max_length, progress=False,
     )  # fmt: skip
     seconds = time.perf_counter() - start
-    today = layerscope.encode(model, task.texts, max_length=args.max_length)
+    baseline = layerscope.encode(model, task.texts, max_length=args.max_length)
     row: dict[str, str | float] = {
         "model": model.name,
         "task": task.name,
-        "today": score(task, today),
+        "baseline": score(task, baseline),
         "improved": score(task, better.encode(task.texts)),
         "judge": np.nan if isinstance(judge, str) else score(task, layerscope.encode(judge, task.texts)),
         "layer": better.choice.layer,
@@ -216,7 +216,7 @@ def measure(
         "seconds": seconds,
     }  # fmt: skip
     print(
-        f"{task.name:32}{row['today']:8.1f}{row['improved']:10.1f}{row['judge']:8.1f}{row['cost']:7.2f} ×"
+        f"{task.name:32}{row['baseline']:8.1f}{row['improved']:10.1f}{row['judge']:8.1f}{row['cost']:7.2f} ×"
         f"{seconds:8.0f} s  layer {row['layer']}, {row['readout']}",
         flush=True,
     )
@@ -238,13 +238,13 @@ def main() -> None:
     args = parser.parse_args()
     model = load(args.model)
     judge = args.judge if args.judge == "none" else load(args.judge)
-    print(f"{'task':32}{'today':>8}{'improved':>10}{'judge':>8}{'cost':>9}")
+    print(f"{'task':32}{'baseline':>8}{'improved':>10}{'judge':>8}{'cost':>9}")
     rows = [
         measure(task, model, judge, args) for task in load_tasks(args.data, args.tasks, args.seed)
     ]
     means = [
         float(np.mean([float(row[name]) for row in rows]))
-        for name in ("today", "improved", "judge")
+        for name in ("baseline", "improved", "judge")
     ]
     print(f"{f'mean of {len(rows)} tasks':32}{means[0]:8.1f}{means[1]:10.1f}{means[2]:8.1f}")
     if args.csv is not None:

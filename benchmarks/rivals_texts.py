@@ -164,8 +164,8 @@ def ways_of(domain: Domain, work: Path, args: argparse.Namespace) -> Iterator[tu
         )
         return read(work / name, f"made in {time.perf_counter() - start:.0f} s")
 
-    layerscope.export("smollm2-135m", -1, out=work / "today")
-    yield "SmolLM2 today (last layer, mean)", read(work / "today")
+    layerscope.export("smollm2-135m", -1, out=work / "baseline")
+    yield "SmolLM2 baseline (last layer, mean)", read(work / "baseline")
     yield "SmolLM2, `improve`", improved("better")
     yield "SmolLM2, `improve --budget 0.35`", improved("light", budget=0.35)
     yield "MiniLM, plain sentence-transformers", read(minilm)

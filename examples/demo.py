@@ -57,8 +57,10 @@ def demo(out: Path, sample: int = SAMPLE, profiled: int = PROFILED) -> list[Path
     better = layerscope.improve(model, given, column="text", sample=sample, max_length=LENGTH)
     print_improved(better, console)
     asked, kinds = labels["text"].tolist()[:READ], labels["label"].to_numpy()[:READ]
-    today = layerscope.encode(model, asked, max_length=LENGTH)
-    before, after = (neighbor_accuracy(vectors, kinds) for vectors in (today, better.encode(asked)))
+    baseline = layerscope.encode(model, asked, max_length=LENGTH)
+    before, after = (
+        neighbor_accuracy(vectors, kinds) for vectors in (baseline, better.encode(asked))
+    )
     proof = (
         f"Of {len(asked)} other questions, {after:.1f} % have a nearest neighbor that asks for "
         f"the same of {len(KINDS)} kinds of answers; with the last layer's mean, which most "

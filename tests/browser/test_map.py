@@ -242,8 +242,8 @@ def test_colors_and_readings_change(open_page: Open, page_file: Path) -> None:
         opened.settle()
         seen.append(page.evaluate(INK)[1])
     assert len(set(seen)) == 4
-    page.locator("#map [data-switch=reading] label", has_text="today").click()
-    assert layer(opened) == "layer 6 of 6, used today"
+    page.locator("#map [data-switch=reading] label", has_text="baseline").click()
+    assert layer(opened) == "layer 6 of 6, used before"
     page.locator("#map input[type=range]").focus()
     page.keyboard.press("Home")
     page.locator("#map [data-switch=reading] label", has_text="better").click()
@@ -301,7 +301,7 @@ def test_without_texts_the_page_holds_none(open_page: Open, tmp_path: Path) -> N
 
 
 def test_a_map_alone_is_a_page_and_a_notebook_shows_it(open_page: Open, tmp_path: Path) -> None:
-    made = synthetic_map(readings=("today",))
+    made = synthetic_map(readings=("baseline",))
     opened = start(open_page, made.save(tmp_path / "map.html"))
     assert opened.errors == []
     assert opened.texts("h1") == ["60 texts at the layers of small"]
@@ -318,7 +318,7 @@ def test_a_map_alone_is_a_page_and_a_notebook_shows_it(open_page: Open, tmp_path
 
 
 def test_a_hundred_layers_fit(open_page: Open, tmp_path: Path) -> None:
-    made = synthetic_map(60, 100, ("today",))
+    made = synthetic_map(60, 100, ("baseline",))
     opened = start(open_page, made.save(tmp_path / "map.html"), 390)
     opened.page.locator("#map .items button").first.click()
     assert opened.page.locator("#map figure rect.cell").count() in (70, 80)

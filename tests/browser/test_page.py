@@ -68,11 +68,8 @@ def test_an_improvement_comes_first_with_its_neighbors(open_page: Open, tmp_path
         ["", "2", "before 0.2", "after 0.2"],
     ]
     assert rows[3][0] == "text 1"
-    lead = "Reading layer 4 of 6 (one-word prompt, centered, no norm) finds the right neighbors 1.5 × as often as today"
-    assert opened.texts("#lead") == [f"{lead}, at 1.40 × today's computation"]
-    assert opened.texts("#points li")[0].endswith(
-        "of a text's 10 nearest, 2.0 are found today, 3.0 now."
-    )
+    lead = "Reading layer 4 of 6 (one-word prompt, centered, no norm) finds 3.0 of each text's 10 nearest neighbors according to minilm-l6 (2.0 before)"
+    assert opened.texts("#lead") == [f"{lead}, at 1.40 × the baseline's computation"]
     assert opened.page.evaluate(
         "() => document.querySelector('#chosen').getBoundingClientRect().top"
     ) < opened.page.evaluate("() => document.querySelector('#curves').getBoundingClientRect().top")
@@ -91,7 +88,7 @@ def test_a_choice_is_a_picture_at_any_size(
     assert rows == 21
     assert heat.locator(".mark-rect path").count() >= rows * layers
     assert costs.locator(".mark-symbol path").count() >= rows * layers
-    assert "today" in costs.locator("svg").text_content()
+    assert "baseline" in costs.locator("svg").text_content()
     assert "chosen" in costs.locator("svg").text_content()
     assert page.evaluate("() => document.documentElement.scrollWidth") == width
 

@@ -38,9 +38,7 @@ def test_options_go_with_data_that_are_yet_to_be_read() -> None:
         DataError, match="limit goes with texts that are yet to be read: pass it to load_corpus"
     ):
         open_items(Corpus.of(["one"]), "texts", DataOptions(limit=1))
-    with pytest.raises(
-        DataError, match="split does not go with texts: leave it out"
-    ):
+    with pytest.raises(DataError, match="split does not go with texts: leave it out"):
         open_items(["one"], "texts", DataOptions(split="test"))
 
 

@@ -29,7 +29,7 @@ from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.tasks.mteb_tasks import text_tasks
 from layerscope.profiling import Profile
-from layerscope_paper.atlas.overlay import OURS
+from layerscope_paper.atlas.overlay import PROFILE_METRICS
 from layerscope_paper.atlas.queries import metric_values, select_scores
 from layerscope_paper.cli import main
 from layerscope_paper.sweeps.plan import SweepPlan, read_plan
@@ -274,7 +274,7 @@ def test_every_published_metric_stands_beside_its_own(
     )  # the one setting that is not the published one
     published = metric_values(model, "wikitext")
     published = (
-        published[published["metric"].isin(OURS)]
+        published[published["metric"].isin(PROFILE_METRICS)]
         .set_index(["metric", "layer"])["value"]
         .sort_index()
     )
@@ -282,7 +282,7 @@ def test_every_published_metric_stands_beside_its_own(
     assert cells.index.tolist() == published.index.tolist()
     assert set(cells["model"]) == {model}
     np.testing.assert_allclose(cells["published"], published)
-    for theirs, ours in OURS.items():
+    for theirs, ours in PROFILE_METRICS.items():
         mine = own.curve(ours).sort_values("layer")["value"].to_numpy()
         np.testing.assert_allclose(cells.loc[theirs, "own"], mine)
     np.testing.assert_allclose(cells["difference"], cells["own"] - cells["published"])
@@ -306,11 +306,11 @@ def test_another_convention_or_depth_has_no_cells(
     assert found["left_out"]["curvature"] == [
         "curvature_absolute is False, the published code has True"
     ]
-    assert set(found["left_out"]) == set(OURS)
+    assert set(found["left_out"]) == set(PROFILE_METRICS)
     run(plan, "published-google-bert-bert-base-uncased", tmp_path)
     found, cells = laid_over(cli, "bert-base", tmp_path / "published-google-bert-bert-base-uncased")
     assert cells.empty  # 3 blocks beside 12
-    assert found["metrics"] == sorted(OURS)
+    assert found["metrics"] == sorted(PROFILE_METRICS)
 
 
 def test_every_published_score_stands_beside_its_own(

@@ -48,7 +48,7 @@ def test_the_best_centered_prompt_teaches() -> None:
     assert teacher is not None
     assert (teacher.candidate.readout, teacher.candidate.layer) == (GRID[1], 2)
     assert teacher.describe() == "the one-word prompt at layer 2"
-    weak = judged([[0.2, 0.5], [0.3, 0.4], [0.3, 0.3]])  # no better than today
+    weak = judged([[0.2, 0.5], [0.3, 0.4], [0.3, 0.3]])  # no better than the baseline
     assert find_teacher(weak, CANDIDATES, "an encoder") is None
 
 
@@ -146,7 +146,7 @@ def test_a_budget_is_kept_or_refused_before_anything_is_read(
         cheaper = result.table[result.table["cost"] <= row.cost]
         assert row.score >= cheaper["score"].max()
     assert improve(llama, TEXTS, budget=1.5).table["cost"].max() > 1.5
-    with pytest.raises(InvalidValueError, match="share of today's computation"):
+    with pytest.raises(InvalidValueError, match="share of the baseline's computation"):
         improve(llama, TEXTS, budget=0)
     with pytest.raises(InvalidValueError, match="time= is minutes"):
         improve(llama, TEXTS, time=0)

@@ -240,7 +240,7 @@ def test_the_work_is_announced_first(llama, judge, capsys):
 @pytest.mark.slow  # of a tiny one, quickly: the tests above; the demo has this very model
 @pytest.mark.real
 def test_a_real_model_reads_better_by_one_word():
-    """On fifty short questions the choice agrees with the judge better than today."""
+    """On fifty short questions the choice agrees with the judge better than the baseline does."""
     questions = [row["text"] for row in TASKS.get("TrecQuestions").splits()["train"]]
     questions = [text for text in questions if len(text) < 40]
     settings = {"sample": 50, "templates": ["one-word"], "max_length": 64, "center_on": "sample"}
@@ -259,7 +259,7 @@ def test_the_map_shows_the_sample_as_it_was_read(llama, judge, tmp_path):
     made = result.map()
     assert (made.model, made.about, len(made), made.total) == ("tiny-llama", "texts.csv", 40, 40)
     assert made.columns["topic"] == ["river" if "river" in text else "other" for text in made.texts]
-    expected = [("today", llama.n_blocks)]
+    expected = [("baseline", llama.n_blocks)]
     if not result.evidence.kept_default:
         expected.append(("better", result.choice.layer))
     assert [(reading.name, reading.at) for reading in made.readings] == expected

@@ -59,11 +59,11 @@ def taught(llama, tmp_path_factory):
 
 
 def train(model, taught, work=None, settings=QUICK, bar=None, on_rows=None):
-    today = lambda texts: np.random.default_rng(0).normal(size=(len(texts), 8))  # noqa: E731
+    baseline = lambda texts: np.random.default_rng(0).normal(size=(len(texts), 8))  # noqa: E731
     with training_folder(work) as folder:
         plan = TrainingPlan(folder, model.device, 0, None, RATE, settings=settings)
         return train_student(
-            model, 2, taught, today, plan, max_length=32, bar=bar or Silent(), on_rows=on_rows
+            model, 2, taught, baseline, plan, max_length=32, bar=bar or Silent(), on_rows=on_rows
         )
 
 

@@ -36,11 +36,12 @@ def sentence_of(readout: str, layer: int = 4, **evidence: Any) -> str:
     ],
 )
 def test_the_readout_is_in_plain_words(readout: str, layer: int, beginning: str) -> None:
-    assert sentence_of(readout, layer).startswith(f"Reading {beginning} finds the right neighbors")
+    assert sentence_of(readout, layer).startswith(f"Reading {beginning} finds 3.0 of")
 
 
 @pytest.mark.parametrize(
-    ("cost", "ending"), [(2.354, "at 2.35 × today's"), (0.333, "at 0.33 × today's"), (1, "today's")]
+    ("cost", "ending"),
+    [(2.354, "at 2.35 × the baseline's"), (0.333, "at 0.33 × the baseline's"), (1, "baseline's")],
 )
 def test_the_cost_ends_the_sentence(cost: float, ending: str) -> None:
     assert sentence_of(PROMPT, relative_cost=cost).endswith(f"{ending} computation")

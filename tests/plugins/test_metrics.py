@@ -271,7 +271,10 @@ def wrong(answer: Any) -> Metric:
             "gives NaN, which",
         ),
         (lambda states, mask: states.norm(dim=-1).mean(-1), "reads padding"),
-        (lambda states, mask: states.no_such_thing, "tried on random samples, failed: AttributeError"),
+        (
+            lambda states, mask: states.no_such_thing,
+            "tried on random samples, failed: AttributeError",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_before_a_model_is_run(

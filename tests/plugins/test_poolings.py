@@ -109,6 +109,4 @@ def test_the_documentation_lists_every_pooling() -> None:
     )
     assert f"| pooling | {listed} | mean |" in (docs / "evaluate.md").read_text(encoding="utf-8")
     exported = ", ".join(f"`{p.name}`" for p in POOLINGS.all().values() if p.sentence_transformers)
-    assert f"| {exported} | a Pooling module |" in (docs / "export.md").read_text(
-        encoding="utf-8"
-    )
+    assert f"| {exported} | a Pooling module |" in (docs / "export.md").read_text(encoding="utf-8")

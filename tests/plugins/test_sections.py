@@ -11,8 +11,8 @@ import pytest
 
 from layerscope.core import plugins
 from layerscope.core.runs import RunKind, run_kinds
-from layerscope.report.section import Chart, Line, Section
 from layerscope.report.page import write_report
+from layerscope.report.section import Chart, Line, Section
 from layerscope.store import RunFolder
 from tests.cli.support import run_main
 

@@ -60,9 +60,7 @@ def test_sites_that_are_large_are_read_one_by_one(
     assert at_once == [4, 1]
 
 
-def test_rows_and_notes_follow_the_sites(
-    model: LoadedModel, tmp_path: Path
-) -> None:
+def test_rows_and_notes_follow_the_sites(model: LoadedModel, tmp_path: Path) -> None:
     found = run(model, tmp_path)
     sites = list(dict.fromkeys(found.table["site"]))
     assert list(found.table.columns) == names(PROFILE)

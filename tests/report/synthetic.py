@@ -329,12 +329,12 @@ def _candidates(choice: Choice, templates: Sequence[str]) -> pd.DataFrame:
         for layer in range(choice.layers + 1):
             depth = layer / choice.layers
             chosen = (name, layer) == (choice.readout, choice.layer)
-            today = layer == choice.layers and name == Readout().name
+            baseline = layer == choice.layers and name == Readout().name
             score = (
                 0.4
                 if chosen
                 else 0.2
-                if today
+                if baseline
                 else 0.15 + 0.2 * depth * (1 - depth) + 0.005 * place
             )
             tied = is_head and abs(layer - choice.layers // 3) < 2
@@ -354,7 +354,7 @@ TOPICS = ("cats", "dogs", "stars", "money", "music")
 def synthetic_map(
     n: int = 60,
     blocks: int = 6,
-    readings: Sequence[str] = ("today", "better"),
+    readings: Sequence[str] = ("baseline", "better"),
     texts: Sequence[str] | None = None,
     **more: Any,
 ) -> LayerMap:

@@ -25,7 +25,7 @@ def test_rows_are_in_words_and_scores_are_those_of_the_table() -> None:
     heads = run.table[run.table["readout"] == "plain/mean/applied/keep/head"].sort_values("layer")
     assert list(rows[rows["kind"] == "heads"]["score"]) == list(heads["score"])
     places = rows[rows["place"] != ""].set_index("place")
-    assert (places["readout"]["today"], places["layer"]["today"]) == ("plain text, mean", 6)
+    assert (places["readout"]["baseline"], places["layer"]["baseline"]) == ("plain text, mean", 6)
     assert places["score"]["chosen"] == rows["score"].max() == 0.4
     for row in rows[rows["front"]].to_dict("records"):  # nothing that costs as little is better
         assert row["score"] == rows[rows["cost"] <= row["cost"] + 1e-12]["score"].max()
@@ -48,7 +48,7 @@ def test_scores_that_are_missing_or_undefined() -> None:
         run.plot()
 
 
-def test_the_picture_marks_today_the_choice_and_the_budget(tmp_path: Path) -> None:
+def test_the_picture_marks_the_baseline_the_choice_and_the_budget(tmp_path: Path) -> None:
     pytest.importorskip("altair")
     run = synthetic_improvement("model $5", 100, 70, ("one-word", "step-by-step"))
     run.manifest["config"] = {"budget": 1.5}
@@ -56,7 +56,7 @@ def test_the_picture_marks_today_the_choice_and_the_budget(tmp_path: Path) -> No
     rows = next(part.data for part in [heat, *heat.layer] if isinstance(part.data, pd.DataFrame))
     assert rows["readout"].nunique() == 21
     marked = rows[rows["place"] != ""].set_index("place")
-    assert tuple(marked.loc["today", ["layer", "readout"]]) == (100, "plain text, mean")
+    assert tuple(marked.loc["baseline", ["layer", "readout"]]) == (100, "plain text, mean")
     assert tuple(marked.loc["chosen", ["layer", "score", "tied"]]) == (70, 0.4, True)
     assert marked["readout"]["chosen"] == "one-word prompt, centered, no norm"
     drawn = costs.to_dict()

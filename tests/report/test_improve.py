@@ -50,12 +50,11 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
         report = gather(runs)
         (mark,) = report.choices.values()
         assert (mark.layer, mark.readout, mark.rule, mark.layers) == (2, READOUTS[3], "improve", 3)
-        found = "Reading layer 2 of 3 (one-word prompt, centered, no norm) finds the right neighbors 2.0 × as often as today"
-        assert report.headline[0] == f"{found}, at 0.33 × today's computation."
-        right, numbers, today, valley = report.headline[1:]
-        assert right.startswith("Right neighbors, by the model's own consistency: of a text's 10")
-        assert "0.200 today → 0.400 (gain +0.100 to +0.300, 95 %), on 40 texts." in numbers
-        assert today == "Today is the last layer, the mean of its tokens."
+        found = "Reading layer 2 of 3 (one-word prompt, centered, no norm) finds 6.0 of each text's 10 nearest neighbors according to the model's own consistency (3.0 before)"
+        assert report.headline[0] == f"{found}, at 0.33 × the baseline's computation."
+        numbers, baseline, valley = report.headline[1:]
+        assert "0.200 before → 0.400 (gain +0.100 to +0.300, 95 %), on 40 texts." in numbers
+        assert baseline == "The baseline is the last layer, the mean of its tokens."
         assert valley.startswith("Prompt entropy has a valley at layer 1 (block.0)")
         assert "without labels" not in str(report.headline)
 
@@ -114,9 +113,9 @@ def test_the_page_shows_the_choice_and_the_neighbors(tmp_path: Path) -> None:
     )
     wide = neighbors_side_by_side(run.neighbors)
     assert len(wide) == 15
-    assert list(wide.columns) == ["text", "rank", "nearest today", "nearest now"]
+    assert list(wide.columns) == ["text", "rank", "nearest before", "nearest now"]
     part = section(run)
-    assert "finds the right neighbors" in part.lead[0]
+    assert "nearest neighbors according to" in part.lead[0]
     assert [drawing.title for drawing in part.drawings] == [
         "Every layer under every readout",
         "What it costs",

@@ -89,7 +89,7 @@ def test_a_choice_says_what_it_rests_on() -> None:
 def test_an_improvement_shows_neighbors_before_and_after() -> None:
     shown = synthetic_improvement()._repr_html_()
     assert "img" in read(shown)
-    assert "nearest today" in shown
+    assert "nearest before" in shown
     assert "after 1.2" in shown
 
 

@@ -400,6 +400,6 @@ def bound_warning(decision: Decision) -> list[str]:
 def over_budget(budget: float, smallest: float) -> InvalidValueError:
     """Return the error for a budget that no candidate keeps."""
     return InvalidValueError(
-        f"no candidate costs at most {budget:g} of today's computation: the cheapest costs "
+        f"no candidate costs at most {budget:g} of the baseline's computation: the cheapest costs "
         f"{smallest:.2f}. Allow {smallest:.2f} or more."
     )

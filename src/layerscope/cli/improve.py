@@ -29,7 +29,9 @@ def improve_command(
     sample: Annotated[int, typer.Option(help="Texts to judge on.")] = 1000,
     max_length: shared.MaxLength = 256,
     judge: Annotated[str, typer.Option(help="Encoder that ranks.")] = "minilm-l6",
-    budget: Annotated[float | None, typer.Option(help="Share of today's cost, e.g. 0.3.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Share of the baseline's cost, e.g. 0.3.")
+    ] = None,
     keep: Annotated[float | None, typer.Option(help="Agreement to keep, e.g. 0.97.")] = None,
     servers: Annotated[
         str | None,

@@ -86,7 +86,7 @@ def make_grid(templates: Sequence[str], *, has_cls: bool, has_norm: bool) -> lis
 
 
 def pair_readouts(grid: Sequence[Readout]) -> list[tuple[Readout, Readout]]:
-    """Return the readouts of queries and of documents that go together, today's first.
+    """Return the readouts of queries and of documents that go together, the baseline's first.
 
     A folder of sentence-transformers has a prompt for each side and one pooling. So the two differ
     in nothing but the words before the text.
@@ -112,7 +112,7 @@ def make_candidates(
 ) -> list[Candidate]:
     """Return all layers of a model under all readouts, given as pairs of a query's and a text's.
 
-    The cost is relative to today's: mean tokens per text × blocks that run.
+    The cost is relative to the baseline's: mean tokens per text × blocks that run.
     """
     candidates = []
     for query, readout in readouts:

@@ -95,7 +95,7 @@ class FittedChoice:
 
 
 def find_teacher(scores: Scores, candidates: Sequence[Candidate], encoder: str) -> Teacher | None:
-    """Return the centered prompt with the best score; None if none beats today's reading."""
+    """Return the centered prompt with the best score; None if none beats the baseline."""
     is_prompt = [
         template_of(candidate) != "plain" and candidate.readout_name.endswith("/corpus")
         for candidate in candidates
@@ -346,7 +346,7 @@ class Student:
 
 
 def train_blocks(
-    run: Run, judges: Judges, scored: Scored, outcome: Outcome, today: Chosen
+    run: Run, judges: Judges, scored: Scored, outcome: Outcome, baseline: Chosen
 ) -> FittedChoice:
     """Train a student of the blocks below a head."""
     heads = scored.candidates.heads
@@ -363,7 +363,7 @@ def train_blocks(
             run.model,
             layer,
             lesson,
-            today.encode,
+            baseline.encode,
             plan,
             max_length=run.reader.max_length,
             bar=run.bar,
@@ -383,7 +383,7 @@ def train_student(
     model: LoadedModel,
     layer: int,
     lesson: Lesson,
-    today: Encode,
+    baseline: Encode,
     plan: TrainingPlan,
     *,
     max_length: int,
@@ -392,7 +392,7 @@ def train_student(
 ) -> Student:
     """Train the blocks below `layer` until similarities of texts agree with those of the target.
 
-    `today` encodes texts as the user has it now. A training that was stopped resumes from the
+    `baseline` encodes texts as the user has it now. A training that was stopped resumes from the
     checkpoints in the folder of the plan.
     """
     order = np.random.default_rng([plan.seed, 7]).permutation(len(lesson.texts))
@@ -433,7 +433,7 @@ def train_student(
         encoder.to(device=model.device, dtype=next(model.module.parameters()).dtype).eval()
         scores.append(measure(encoder, checked))
     before, after = scores
-    today_agreement = agreement(today(texts_at(checked)), lesson.target[checked])
+    baseline_agreement = agreement(baseline(texts_at(checked)), lesson.target[checked])
     training = Training(
         teacher=lesson.teacher,
         blocks=layer,
@@ -443,9 +443,9 @@ def train_student(
         checked=len(checked),
         head=float(before.mean()),
         student=float(after.mean()),
-        today=float(today_agreement.mean()),
+        baseline=float(baseline_agreement.mean()),
         over_head=_interval(after - before),
-        over_today=_interval(after - today_agreement),
+        over_baseline=_interval(after - baseline_agreement),
     )
     return Student(_as_loaded(student, model, training), head_of(student), training)
 

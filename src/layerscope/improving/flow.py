@@ -9,7 +9,7 @@
 4. `decide_reading` chooses among the candidates; of a search, queries that did not choose then say
    whether the choice is better (`check_choice`).
 5. `fit_reading` fits the mean or the head of the choice. `train_blocks` trains a student instead.
-6. `finish` measures the result beside today's reading, and exports it.
+6. `finish` measures the result beside the baseline, and exports it.
 
 A search takes the same steps: its candidates have a readout for queries as well.
 """
@@ -98,7 +98,7 @@ PARTS_OF = 100
 """Texts whose parts are read for a second opinion, at most; and at most a fifth of the sample."""
 
 STUDENT_BUDGET = 0.5
-"""The share of today's computation that a student takes, unless another budget is given."""
+"""The share of the baseline's computation that a student takes, unless another budget is given."""
 
 
 def improve_texts(run: Run) -> Improved:
@@ -114,7 +114,7 @@ def improve_texts(run: Run) -> Improved:
     scored = add_heads(run, judges, score_candidates(run, judges))
     if request.train is not None:
         outcome = decide_blocks(run, judges, scored)
-        fitted = train_blocks(run, judges, scored, outcome, todays_reading(run))
+        fitted = train_blocks(run, judges, scored, outcome, baseline_reading(run))
         training = fitted.training
         if training is None or training.is_better:
             return finish(run, scored, fitted)
@@ -127,8 +127,8 @@ def improve_texts(run: Run) -> Improved:
     return finish(run, scored, fit_reading(run, judges, scored, outcome))
 
 
-def todays_reading(run: Run) -> Chosen:
-    """Return the model as a user reads it today: the last layer, the mean of its tokens."""
+def baseline_reading(run: Run) -> Chosen:
+    """Return the baseline: the last layer, the mean of its tokens."""
     return Chosen(run.reader, Readout(), run.model.n_blocks)
 
 
@@ -238,7 +238,7 @@ def add_heads(run: Run, judges: Judges, scored: Scored) -> Scored:
         if request.train is not None:
             raise LayerscopeError(
                 f"{run.model.name} cannot be trained on these texts: no prompt that could teach "
-                "beats today's reading. Leave out train=."
+                "beats the baseline. Leave out train=."
             )
         return scored
     added = [replace(candidate, transform="head") for candidate in plain]
@@ -339,15 +339,15 @@ def parts_of(count: int) -> int:
 
 
 def check_choice(run: Run, judges: Judges, scored: Scored, decision: Decision) -> Outcome:
-    """Compare the choice of a search with today's on queries that did not choose.
+    """Compare the choice of a search with the baseline's on queries that did not choose.
 
-    Unless they show a gain, or a budget forces one to choose, today's reading stays.
+    Unless they show a gain, or a budget forces one to choose, the baseline stays.
     """
     search = run.search
     assert search is not None
     stored = scored.candidates
-    today = decision.baseline
-    places = list(dict.fromkeys([today, decision.chosen]))
+    baseline = decision.baseline
+    places = list(dict.fromkeys([baseline, decision.chosen]))
     compared = [stored.candidates[place] for place in places]
     _, checking = search.halves(run.request.seed)
     judge = judges.measures(search, checking, run.bar)[0]
@@ -355,12 +355,12 @@ def check_choice(run: Run, judges: Judges, scored: Scored, decision: Decision) -
     is_forced = run.request.budget is not None and run.request.budget < 1
     check = decide_on_others(scores, is_forced, run.request.seed)
     count = int(search.paired[checking].sum()) or len(checking)
-    if decision.chosen != today and check.chosen == check.baseline:
+    if decision.chosen != baseline and check.chosen == check.baseline:
         reason = (
             f"on {count} queries that did not choose it, nothing is shown to be better than what "
             "you have"
         )
-        decision = replace(decision, chosen=today, weak=reason)
+        decision = replace(decision, chosen=baseline, weak=reason)
     outcome = describe(decision, stored.candidates, scored.total, judges)
     claim = check.claim
     query = replace(outcome.candidate, readout=outcome.candidate.query, query=None)
@@ -412,7 +412,7 @@ def decide_blocks(run: Run, judges: Judges, scored: Scored) -> Outcome:
 
 
 def finish(run: Run, scored: Scored, fitted: FittedChoice) -> Improved:
-    """Measure the result beside today's reading, and export it where a folder is wanted."""
+    """Measure the result beside the baseline, and export it where a folder is wanted."""
     stored = scored.candidates
     texts = run.sample.texts
     chosen = fitted.chosen
@@ -426,13 +426,13 @@ def finish(run: Run, scored: Scored, fitted: FittedChoice) -> Improved:
         evidence = replace(evidence, neighbors=neighbor_shares(scored, candidate))
     else:
         after = chosen.encode(texts)
-        choice = replace(choice, before=training.today, after=training.student)
+        choice = replace(choice, before=training.baseline, after=training.student)
         evidence = replace(
             evidence,
             score_name="agreement with the teacher",
-            before=training.today,
+            before=training.baseline,
             after=training.student,
-            interval=training.over_today,
+            interval=training.over_baseline,
             training=training,
         )
     sampled = BeforeAfter(texts, stored.raw(baseline), after)
@@ -455,7 +455,7 @@ def finish(run: Run, scored: Scored, fitted: FittedChoice) -> Improved:
 
 
 def keep_reading(run: Run, reason: str, readout: Readout) -> Improved:
-    """Return the model as it is read today, where nothing is judged."""
+    """Return the baseline, where nothing is judged."""
     model = run.model
     texts = run.sample.texts
     candidates = make_candidates(model, [(None, readout)], {"plain": 1.0})
@@ -484,7 +484,7 @@ def keep_reading(run: Run, reason: str, readout: Readout) -> Improved:
 
 
 def neighbor_shares(scored: Scored, candidate: Candidate) -> tuple[float, float] | None:
-    """Return the shares of the right nearest neighbors that today's reading and another find.
+    """Return the shares of the right nearest neighbors that the baseline and another find.
 
     None where no encoder and no consensus says which are right.
     """

@@ -45,7 +45,7 @@ Answers = dict[str, dict[str, float]]
 class ImproveRequest:
     """The settings of one improvement.
 
-    `templates` are names, today's `plain` first. `judge` is a model, its name, `none`, or an object
+    `templates` are names, the baseline's `plain` first. `judge` is a model, its name, `none`, or an object
     with a method `judge`. `train` has settings of the trainer; None: nothing is trained.
     """
 

@@ -48,10 +48,10 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Training:
-    """A student compared with the head that it began with, and with today's reading.
+    """A student compared with the head that it began with, and with the baseline.
 
-    `head`, `student` and `today` are agreements with the teacher on `checked` texts that nothing
-    was fitted on. `over_head` and `over_today` are 95 % intervals of the student's gains.
+    `head`, `student` and `baseline` are agreements with the teacher on `checked` texts that nothing
+    was fitted on. `over_head` and `over_baseline` are 95 % intervals of the student's gains.
     """
 
     teacher: str
@@ -62,14 +62,14 @@ class Training:
     checked: int
     head: float
     student: float
-    today: float
+    baseline: float
     over_head: Range
-    over_today: Range
+    over_baseline: Range
 
     @property
     def is_better(self) -> bool:
-        """Return whether the student clearly beats its head and today's reading."""
-        return self.over_head[0] > 0 and self.over_today[0] > 0
+        """Return whether the student clearly beats its head and the baseline."""
+        return self.over_head[0] > 0 and self.over_baseline[0] > 0
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class Evidence:
     """The evidence for one choice, as the manifest of an improvement stores it.
 
     - `judge`, `score_name`: the sources that scored candidates, and their score, in words.
-    - `before`, `after`, `interval`: the score of today's reading and of the choice, and the 95 %
+    - `before`, `after`, `interval`: the score of the baseline and of the choice, and the 95 %
       interval of the gain.
     - `near`: how many candidates score practically the same as the best.
     - `certainty`: the share of resamples that lead to the same choice.
-    - `relative_cost`: computation per text, relative to today's.
+    - `relative_cost`: computation per text, relative to the baseline's.
     - `encoder`: the judging encoder, if it was trained for embeddings.
     - `teacher`: the prompt that a head learned from.
-    - `neighbors`: the shares of the right nearest neighbors that today's reading and the chosen one
+    - `neighbors`: the shares of the right nearest neighbors that the baseline and the chosen one
       find.
     - `queries`: of a search, how many queries measured the gain; `query` is how queries are read.
     """
@@ -196,7 +196,7 @@ def front(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class BeforeAfter:
-    """Texts with their vectors (texts, D) as they are read today, and as was chosen."""
+    """Texts with their vectors (texts, D) by the baseline and by the choice."""
 
     texts: Sequence[str]
     before: np.ndarray
@@ -258,11 +258,11 @@ def make_manifest(run: Run, choice: Choice, evidence: Evidence, chosen: Chosen) 
 def map_of_choice(
     run: Run,
     stored: StoredCandidates,
-    today: Candidate,
+    baseline: Candidate,
     chosen: Candidate,
     trained: np.ndarray | None = None,
 ) -> LayerMap | None:
-    """Return the map of today's reading and of the chosen one, where that is another.
+    """Return the map of the baseline and of the chosen one, where that is another.
 
     `trained` are the vectors of a student, which has them at its last layer alone. The sample is in
     random order, so that its first texts are a sample, too.
@@ -277,12 +277,12 @@ def map_of_choice(
         words = describe_readout(candidate.readout_name)
         return Vectors(name, words, list(layers), candidate.layer, vectors)
 
-    readings = [at_layers("today", today)]
+    readings = [at_layers("baseline", baseline)]
     if trained is not None:
         words = "the trained blocks, through their head"
         layer = chosen.layer
         readings.append(Vectors("better", words, [layer], layer, [trained[: len(texts)]]))
-    elif (chosen.readout_name, chosen.layer) != (today.readout_name, today.layer):
+    elif (chosen.readout_name, chosen.layer) != (baseline.readout_name, baseline.layer):
         readings.append(at_layers("better", chosen))
     return make_map(
         run.model.name,

@@ -109,7 +109,7 @@ def improve(
       which then judge as well.
     - `labels`: a file with a few labeled examples, which then judge as well.
     - `templates`: the templates of the readouts to try.
-    - `budget`: the largest share of today's computation per text (last layer, no prompt) that the
+    - `budget`: the largest share of the baseline's computation per text (last layer, no prompt) that the
       choice may cost.
     - `keep`: for a sentence encoder, how well the result has to agree with the whole encoder: the
       correlation of the similarities of all pairs of texts that fitted nothing.
@@ -227,7 +227,7 @@ def check_request(request: ImproveRequest) -> None:
     """Refuse a wrong setting that needs no model, before anything is read."""
     if request.budget is not None and not request.budget > 0:
         raise InvalidValueError(
-            "a budget is a share of today's computation per text above 0, such as 0.3, not "
+            "a budget is a share of the baseline's computation per text above 0, such as 0.3, not "
             f"{request.budget:g}."
         )
     if request.sample < 1:

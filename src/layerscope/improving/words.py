@@ -92,14 +92,17 @@ def sentence(result: Improved) -> str:
         action = f"Reading {place} ({describe_readout(query)})"
         if query != choice.readout:
             action += f" (documents: {row_words(str(choice.readout))[0]})"
-    ratio = _neighbor_ratio(evidence)
-    effect = f"finds the right neighbors {ratio:.1f} × as often as today"
-    if ratio <= _CLEAR_RATIO:
-        change = f"from {evidence.before:.3f} to {evidence.after:.3f}"
-        effect = f"raises the {evidence.score_name} {change}"
+    effect = f"raises the {evidence.score_name} from {evidence.before:.3f} to {evidence.after:.3f}"
+    before, after = evidence.neighbors or (0.0, 0.0)
+    if before > 0 and after / before > _CLEAR_RATIO:
+        reference = evidence.judge.rpartition("agreement with ")[-1]
+        effect = (
+            f"finds {NEIGHBORS * after:.1f} of each text's {NEIGHBORS} nearest neighbors according "
+            f"to {reference} ({NEIGHBORS * before:.1f} before)"
+        )
     cost = evidence.relative_cost
     amount = "" if 0.95 <= cost <= 1.05 else f"{cost:.2f} × "
-    return f"{action} {effect}, at {amount}today's computation"
+    return f"{action} {effect}, at {amount}the baseline's computation"
 
 
 def page_words(result: Improved) -> list[str]:
@@ -107,28 +110,11 @@ def page_words(result: Improved) -> list[str]:
     evidence = result.evidence
     if result.choice.abstained or evidence.kept_default:
         return [result.choice.headline()]
-    today = "Today is the last layer, the mean of its tokens"
+    baseline = "The baseline is the last layer, the mean of its tokens"
     if evidence.training is not None:
-        return [sentence(result), today, training_outcome(evidence.training)]
+        return [sentence(result), baseline, training_outcome(evidence.training)]
     numbers = f"{evidence.score_name}: {_change(evidence)}, on {_population(result)}"
-    return [sentence(result), *_right_neighbors(evidence), numbers, today]
-
-
-def _right_neighbors(evidence: Evidence) -> list[str]:
-    """Return how many of the right neighbors are found, if the headline says so."""
-    if evidence.neighbors is None or _neighbor_ratio(evidence) <= _CLEAR_RATIO:
-        return []
-    before, after = evidence.neighbors
-    return [
-        f"Right neighbors, by {evidence.judge}: of a text's {NEIGHBORS} nearest, "
-        f"{NEIGHBORS * before:.1f} are found today, {NEIGHBORS * after:.1f} now"
-    ]
-
-
-def _neighbor_ratio(evidence: Evidence) -> float:
-    """Return how many times as many right neighbors are found; 0 if that is not known."""
-    before, after = evidence.neighbors or (0.0, 0.0)
-    return after / before if before > 0 else 0.0
+    return [sentence(result), numbers, baseline]
 
 
 def _population(result: Improved) -> str:
@@ -141,7 +127,7 @@ def _population(result: Improved) -> str:
 
 def _change(evidence: Evidence) -> str:
     low, high = evidence.interval
-    numbers = f"{evidence.before:.3f} today → {evidence.after:.3f}"
+    numbers = f"{evidence.before:.3f} before → {evidence.after:.3f}"
     return f"{numbers} (gain {low:+.3f} to {high:+.3f}, 95 %)"
 
 
@@ -176,11 +162,11 @@ def _gain_lines(result: Improved) -> list[tuple[str, str]]:
         lines.append(("not certain", "a gain is expected, but its interval holds zero"))
     if evidence.certainty is not None:
         lines.append(("how sure", f"chosen in {evidence.certainty:.0%} of resamples"))
-    lines.append(("today", f"layer {result.choice.layers} under {Readout().name}"))
+    lines.append(("baseline", f"layer {result.choice.layers} under {Readout().name}"))
     if evidence.training is None and evidence.teacher:
         words = "the score is of texts that it was not fitted on"
         lines.append(("head", f"fitted on {evidence.teacher}; {words}"))
-    lines.append(("cost per text", f"{evidence.relative_cost:.2f} × today's computation"))
+    lines.append(("cost per text", f"{evidence.relative_cost:.2f} × the baseline's"))
     if evidence.encoder:
         words = (
             f"{evidence.encoder}, which judged, was itself trained for embeddings. If its license "
@@ -238,7 +224,7 @@ def _neighbors(result: Improved) -> Table:
     kind = "texts" if result.evidence.queries is None else "queries"
     title = f"Five of your {kind}, drawn at random, with their nearest neighbors"
     table = Table(title=title, title_justify="left", header_style="bold")
-    for name in ("text", "nearest today", "nearest now"):
+    for name in ("text", "nearest before", "nearest now"):
         table.add_column(name, overflow="fold", max_width=_WIDTH)
     for text, group in result.neighbors.groupby("text", sort=False):
         sides = [

@@ -34,7 +34,7 @@ TRUSTED = 0.9
 class Reading:
     """One way to read the texts, laid out at some layers.
 
-    - `name` and `says`: the way to read in a word (`today`, `better`) and in words.
+    - `name` and `says`: the way to read in a word (`baseline`, `better`) and in words.
     - `at`: the layer that it is used at.
     - `points` (layers, texts, 2).
     - `near` (layers, texts, neighbors): the nearest texts by cosine, the nearest first.

@@ -30,7 +30,7 @@ _KINDS = {"plain text": COLORS[6], "prompts": COLORS[0], "heads": COLORS[1]}
 
 
 def improve_section(run: Improved) -> Section:
-    """Return the choice first, then five of the texts with their nearest neighbors today and now."""
+    """Return the choice first, then five of the texts with their nearest neighbors before and now."""
     is_better = not run.evidence.kept_default
     tables = {}
     if is_better and len(run.neighbors):
@@ -69,12 +69,12 @@ def improve_section(run: Improved) -> Section:
 
 
 def neighbors_side_by_side(neighbors: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per text and rank: its neighbor today and its neighbor now."""
+    """Return one row per text and rank: its neighbor before and its neighbor now."""
     wide = neighbors.pivot_table(
         index=["text", "rank"], columns="which", values="neighbor", aggfunc="first", sort=False
     )
-    table = wide.reset_index().rename(columns={"before": "nearest today", "after": "nearest now"})
-    return table[["text", "rank", "nearest today", "nearest now"]]
+    table = wide.reset_index().rename(columns={"before": "nearest before", "after": "nearest now"})
+    return table[["text", "rank", "nearest before", "nearest now"]]
 
 
 def _drawings(run: Improved) -> list[Drawing]:
@@ -122,9 +122,9 @@ def candidate_rows(run: Improved) -> pd.DataFrame | None:
     on_front = set(zip(best["readout"], best["layer"], strict=True))
     highest = table.groupby("readout")["score"].max().sort_values(ascending=False, kind="stable")
     names = {str(readout): _label(str(readout)) for readout in highest.index}
-    today = (DEFAULT_READOUT, int(run.table["layer"].max()))
+    baseline = (DEFAULT_READOUT, int(run.table["layer"].max()))
     places = list(zip(table["readout"], table["layer"], strict=True))
-    roles = {today: "today", (_chosen_readout(run), run.choice.layer): "chosen"}
+    roles = {baseline: "baseline", (_chosen_readout(run), run.choice.layer): "chosen"}
     is_open = table["eligible"].eq(True)
     labels = table["readout"].map(lambda name: names[name][0])
     rows = pd.DataFrame(
@@ -199,7 +199,7 @@ def _cost_chart(rows: pd.DataFrame, unit: str, budget: float | None) -> Figure:
     library = altair()
     across = library.X(
         "cost:Q",
-        title="cost per text, × today's computation",
+        title="cost per text, × the baseline's computation",
         scale=library.Scale(type="log", nice=False, padding=10),
         axis=library.Axis(values=_COSTS, format="~g"),
     )
@@ -245,7 +245,7 @@ def _tooltips() -> list[Any]:
 def _points(rows: pd.DataFrame, across: Any, up: Any, legend: Any) -> Figure:
     """Return the marks of the baseline and of the choice."""
     library = altair()
-    shapes = library.Scale(domain=["today", "chosen"], range=["diamond", "circle"])
+    shapes = library.Scale(domain=["baseline", "chosen"], range=["diamond", "circle"])
     marked = library.Chart(rows[rows["place"] != ""]).encode(x=across, y=up, tooltip=_tooltips())
     point = marked.mark_point(filled=True, fill="white", stroke=INK, size=90, opacity=1)
     return point.encode(shape=library.Shape("place:N", scale=shapes, legend=legend))

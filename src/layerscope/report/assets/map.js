@@ -128,7 +128,7 @@ function mapView(body, map, readings, several) {
 
   // --- what is said of them
   function tell(quick) {
-    const k = layer(), number = reading.layers[k], role = number === reading.at ? ({ better: ", chosen", best: ", the best by score", today: readings.length > 1 ? ", used today" : "" }[reading.name] || "") : "";
+    const k = layer(), number = reading.layers[k], role = number === reading.at ? ({ better: ", chosen", best: ", the best by score", baseline: readings.length > 1 ? ", used before" : "" }[reading.name] || "") : "";
     slider.max = reading.layers.length - 1;
     slider.disabled = reading.layers.length < 2;
     play.disabled = slider.disabled;
