@@ -144,7 +144,8 @@ def draw(into: Path = HERE / "images") -> None:
     handles, labels = axes[1, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     figure.suptitle(
-        f"One token, two models: {TEXTS} news texts, the same {TOKENS} tokens of each with and without a token in front",
+        f"One token, two models: {TEXTS} news texts, the same {TOKENS} tokens of each "
+        "with and without a token in front",
         fontsize=9,
     )
     figure.savefig(into / "study-one-token.png", dpi=130)

@@ -16,9 +16,13 @@ from layerscope_paper.drawing import COLORS, new_figure, style_axis
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[2] / "packages/layerscope-paper/results/interventions"
 COLOR = {
-    "none": "#000000", "compress": COLORS[0], "compress-strong": COLORS[0], "spread": COLORS[1], "spread-strong": COLORS[1],
+    "none": "#000000",
+    "compress": COLORS[0],
+    "compress-strong": COLORS[0],
+    "spread": COLORS[1],
+    "spread-strong": COLORS[1],
     "decorrelate": COLORS[2],
-}  # fmt: skip
+}
 DASHED = ("compress-strong", "spread-strong")
 PROBES = ("TrecQuestions", "SmsSpam", "SentimentSnippets")
 TITLES = {"ar": "autoregressive", "mlm": "masked-language"}
@@ -66,7 +70,8 @@ def draw(into: Path = HERE / "images", folder: Path = RESULTS) -> None:
     )
     seeds = layers["seed"].nunique()
     figure.suptitle(
-        f"Mean of {seeds} seeds, bands from lowest to highest; the penalty acts on the shaded layers",
+        f"Mean of {seeds} seeds, bands from lowest to highest; "
+        "the penalty acts on the shaded layers",
         fontsize=9,
     )
     figure.savefig(into / "study-penalties.png", dpi=130)

@@ -74,7 +74,8 @@ class RelevanceEvaluator:
             if name not in _MEASURES or not cutoffs:
                 valid = ", ".join(sorted(_MEASURES))
                 raise ValueError(
-                    f"measure {given!r} is not available here. Valid: {valid}, each with cutoffs (`P.1,10`)."
+                    f"measure {given!r} is not available here. Valid: {valid}, each with cutoffs "
+                    "(`P.1,10`)."
                 )
             self.measures += [(name, int(cutoff)) for cutoff in cutoffs.split(",")]
 

@@ -139,7 +139,7 @@ def correlate(
     out: Path | None = OUT,
     as_json: bool = JSON,
 ) -> None:
-    """Test whether metrics follow the scores across layers, against equally smooth random curves."""
+    """Test whether metrics follow the scores over layers, against equally smooth random curves."""
     from layerscope_paper import correlation, terminal
     from layerscope_paper.atlas import correlation_tables
 

@@ -1,6 +1,8 @@
 """Compare the paper's formulas with its released code: every metric, three presets, all layers.
 
-    python -m layerscope_paper.conventions [--out packages/layerscope-paper/results/metric_conventions.csv]
+    python -m layerscope_paper.conventions [--out FILE]
+
+FILE is `packages/layerscope-paper/results/metric_conventions.csv` unless another is given.
 
 Spearman's ρ over the layers between the formula (`paper`: rows as they are; `default`: rows
 centered and scaled) and the released code (`released`), both with the released code's final norm.

@@ -344,7 +344,7 @@ def _without_last(table: Any) -> str:
 
 
 def _cells(row: dict[Any, Any], within: Any, over_tasks: Any, measure: str) -> list[str]:
-    """Return the cells of one metric: over layers, and over the single tasks where there are any."""
+    """Return the cells of one metric: over layers, and over single tasks where there are any."""
     cells = [
         escape(str(row["metric"])),
         escape(f"{row['value']:.2f}{Interval.from_row(row).ends(2, signed=False)}"),

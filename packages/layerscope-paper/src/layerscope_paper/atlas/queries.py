@@ -125,8 +125,8 @@ def _rows(model: AtlasModel, name: str) -> pd.DataFrame:
     rows = model.rows(stored_table(name))
     if rows.empty:
         raise LayerscopeError(
-            f"the atlas has no {name} of {model.name}. `layerscope-paper published` lists what each "
-            "model has."
+            f"the atlas has no {name} of {model.name}. `layerscope-paper published` lists what "
+            "each model has."
         )
     return rows
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from layerscope.data import load_corpus
 from layerscope_paper.controlled import OBJECTIVES, Plan, read_texts, save, train
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     plan = Plan(**options)
     for objective in objectives:
 
-        def save_step(step: int, model, loss: float, objective: str = objective) -> None:  # type: ignore[no-untyped-def]
+        def save_step(step: int, model: Any, loss: float, objective: str = objective) -> None:
             if step in (*CHECKPOINTS, plan.steps):
                 save(model, streams.tokenizer, out / objective / f"step{step}")
                 print(f"{objective}: step {step}, loss {loss:.3f}", flush=True)

@@ -125,7 +125,8 @@ def batch_loss(
     """Return the loss on a batch drawn from a stream: of the next tokens, or of masked ones."""
     ids, targets = draw_windows(stream, plan.batch, plan.length, draws[0])
     if objective == "mlm":
-        ids, targets = mask_tokens(targets, plan.masked, model.config.vocab_size, draws[1])  # type: ignore[union-attr,arg-type]
+        vocab_size: Any = model.config.vocab_size  # type: ignore[union-attr]
+        ids, targets = mask_tokens(targets, plan.masked, vocab_size, draws[1])
     logits = model(input_ids=ids).logits
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 

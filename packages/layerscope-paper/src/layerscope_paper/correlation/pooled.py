@@ -36,8 +36,19 @@ FEWEST_FAMILIES = 3  # a t-test over two has one degree of freedom
 LEAST_SPREAD = 0.25
 
 TASK_COLUMNS = [
-    "metric", "measure", "value", "p", "p_adjusted", "p_phase", "p_increments", "z", "null_mean", "null_95", "layers", "tasks",
-]  # fmt: skip
+    "metric",
+    "measure",
+    "value",
+    "p",
+    "p_adjusted",
+    "p_phase",
+    "p_increments",
+    "z",
+    "null_mean",
+    "null_95",
+    "layers",
+    "tasks",
+]
 MODEL_COLUMNS = [
     "metric",
     "measure",

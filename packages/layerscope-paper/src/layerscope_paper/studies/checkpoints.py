@@ -293,7 +293,8 @@ def _formation(steps: list[str], valleys: list[Valleys], sink: str, clear: list[
         first_clear = clear[0]
         text = (
             f"prompt entropy has a clear valley at {len(clear)} of {len(steps)} steps, first at "
-            f"step {steps[first_clear]} (layer {dips[first_clear].place} of {valleys[first_clear].layers})"
+            f"step {steps[first_clear]} (layer {dips[first_clear].place} of "
+            f"{valleys[first_clear].layers})"
         )
     depth = f"{dips[deepest].depth.format(signed=False)} nats at step {steps[deepest]}"
     prefix = "Without the sink token: " if sink == "drop" else ""

@@ -92,9 +92,9 @@ class Compare(Study):
         if differing:
             warnings.insert(
                 0,
-                f"{', '.join(differing)} cut{'s' * (len(differing) == 1)} the texts into other tokens "
-                f"than {base} does: dividing by the log of the length corrects for the number of "
-                "tokens, but nothing corrects for the rest.",
+                f"{', '.join(differing)} cut{'s' * (len(differing) == 1)} the texts into other "
+                f"tokens than {base} does: dividing by the log of the length corrects for the "
+                "number of tokens, but nothing corrects for the rest.",
             )
         conventions = {
             **runs.conventions,
@@ -179,8 +179,8 @@ def verdict(compared: list[Differences], valleys: list[Valleys], tokens_differ: 
         if tokens_differ:
             with_sink, without_sink = pair.overall("prompt_entropy", "logN")
             out.append(
-                f"  Divided by the log of the number of tokens: {with_sink}, without the sink token "
-                f"{without_sink}."
+                f"  Divided by the log of the number of tokens: {with_sink}, without the sink "
+                f"token {without_sink}."
             )
         with_sink, without_sink = pair.overall("curvature")
         out.append(

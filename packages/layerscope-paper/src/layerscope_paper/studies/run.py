@@ -36,7 +36,7 @@ WORK = "parts"
 
 @dataclass
 class StudyRun(StoredRun):
-    """The result of `layerscope_paper.study`: a tidy `table`, and a `verdict` in plain sentences."""
+    """The result of `layerscope_paper.study`: a tidy `table` and a `verdict` in plain sentences."""
 
     kind: ClassVar[str] = "study"
     files: ClassVar[dict[str, str]] = {"study": "table"}

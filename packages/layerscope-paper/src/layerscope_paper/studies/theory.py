@@ -236,10 +236,11 @@ def _trace(table: pd.DataFrame) -> str:
     printed = at("printed", most_prompts)
     printed_few = at("printed", fewest_prompts)
     return (
-        f"Once the trace is divided out, Theorems 5 and 6 say the same: {most_prompts} prompts in 16 "
-        f"dimensions have S_2 = {divided[0]} nats under maximal and {divided[1]} under minimal "
-        f"prompt entropy. As printed, S_2 falls as prompts are added (from {fewest_prompts} to {most_prompts}: "
-        f"{printed_few[0]} to {printed[0]} and {printed_few[1]} to {printed[1]}) and goes below "
+        f"Once the trace is divided out, Theorems 5 and 6 say the same: {most_prompts} prompts "
+        f"in 16 dimensions have S_2 = {divided[0]} nats under maximal and {divided[1]} under "
+        f"minimal prompt entropy. As printed, S_2 falls as prompts are added (from "
+        f"{fewest_prompts} to {most_prompts}: {printed_few[0]} to {printed[0]} and "
+        f"{printed_few[1]} to {printed[1]}) and goes below "
         "zero: the difference between the theorems is the length of the mean vectors, not their "
         "diversity."
     )

@@ -270,7 +270,14 @@ def read_prompts(
     ) -> None:
         look(numbers[0], site, raw[0], state[0])
 
-    read_states(model, prompts, sites, final_norm, look_at_row, batch_size=1)  # type: ignore[arg-type]
+    read_states(
+        model,
+        prompts,
+        sites,
+        final_norm,  # type: ignore[arg-type]
+        look_at_row,
+        batch_size=1,
+    )
 
 
 def reduce_prompts(
@@ -293,7 +300,13 @@ def reduce_prompts(
     metrics = [get_metric("prompt_entropy")] if arrays else []
     if "vectors" in fields:
         arrays["vectors"] = np.full((*size, model.width), np.nan, dtype=np.float32)
-    with Reducer(model.anatomy, sites, final_norm, Options(), metrics) as reducer:  # type: ignore[arg-type]
+    with Reducer(
+        model.anatomy,
+        sites,
+        final_norm,  # type: ignore[arg-type]
+        Options(),
+        metrics,
+    ) as reducer:
 
         def store(numbers: list[int], batch: Batch) -> None:
             reduced = reducer.measure(batch, model.run, token_level=bool(metrics))
