@@ -23,5 +23,6 @@ def cache_dir() -> Path:
         return Path.home() / ".cache" / "layerscope"
     except RuntimeError as error:  # a container's user without a name and without HOME
         raise LayerscopeError(
-            "this user has no home folder. Say where to keep downloads: export LAYERSCOPE_CACHE=FOLDER"
+            "this user has no home folder. Say where to keep downloads: "
+            "export LAYERSCOPE_CACHE=FOLDER"
         ) from error

@@ -113,8 +113,10 @@ def run_in(
     overwrite: bool = False,
     **settings: Any,
 ) -> R:
-    """Return a run in its folder: read back what is finished there, resume what was started. `settings` go
-    to `RunFolder.session`."""
+    """Return a run in its folder: read back what is finished there, resume what was started.
+
+    `settings` go to `RunFolder.session`.
+    """
     with folder.session(
         kind.kind, config, overwrite=overwrite, started=now(), **settings
     ) as session:

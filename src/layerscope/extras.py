@@ -77,8 +77,8 @@ def how_to_install(extra: str) -> str:
 def no_accelerator() -> str:
     """Return the warning for a GPU without the package of kernels."""
     return (
-        f"{PACKAGES['gpu']} is not installed: torch.linalg.eigvalsh takes the place of its kernels, which is "
-        f"50 to 300 times slower for small matrices. {how_to_install('gpu')}"
+        f"{PACKAGES['gpu']} is not installed: torch.linalg.eigvalsh takes the place of its "
+        f"kernels, which is 50 to 300 times slower for small matrices. {how_to_install('gpu')}"
     )
 
 
@@ -86,8 +86,8 @@ def other_interface(offered: int, called: int) -> str:
     """Return the error for an accelerator whose interface is not the one that is called."""
     outdated = PACKAGES["gpu"] if offered < called else "layerscope"
     return (
-        f"{PACKAGES['gpu']} offers the interface {offered}, and this layerscope calls {called}: {outdated} is too old. "
-        f"{install_package(outdated)}"
+        f"{PACKAGES['gpu']} offers the interface {offered}, and this layerscope calls {called}: "
+        f"{outdated} is too old. {install_package(outdated)}"
     )
 
 

@@ -53,8 +53,13 @@ class Bar:
         self.close()
         name, _, unit = label.partition("|")
         self._bar = tqdm(
-            desc=printable(name), total=total, initial=done, unit=f" {unit}", file=sys.stderr, **self._options
-        )  # fmt: skip
+            desc=printable(name),
+            total=total,
+            initial=done,
+            unit=f" {unit}",
+            file=sys.stderr,
+            **self._options,
+        )
 
     def advance(self, units: int) -> None:
         """Some units are done."""
@@ -69,10 +74,11 @@ class Bar:
 
 @contextmanager
 def progress_bar(show: bool | Progress | None = None, always: bool = False) -> Iterator[Progress]:
-    """Show a bar on stderr; by default only if a person is likely to look (a terminal or a notebook),
-    or `always`.
+    """Show a bar on stderr.
 
-    A bar that is given is used as it is: work inside other work shows its stages on the same line.
+    By default it is shown only if a person is likely to look (a terminal or a notebook), or
+    `always`. A bar that is given is used as it is: work inside other work shows its stages on the
+    same line.
     """
     watched = sys.stderr.isatty() or in_notebook()
     if show is not None and not isinstance(show, bool):

@@ -19,8 +19,10 @@ __all__ = ["Console", "headed_table", "print_notes"]
 
 
 class Console(RichConsole):
-    """A console on which only our own code sets colors. Escapes in a name do not reach the terminal,
-    and `[/b]` in a name is not an error."""
+    """A console on which only our own code sets colors.
+
+    Escapes in a name do not reach the terminal, and `[/b]` in a name is not an error.
+    """
 
     def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
         """Yield the segments of a renderable, without control characters in their text."""

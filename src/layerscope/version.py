@@ -27,8 +27,7 @@ def _origin() -> dict[str, Any]:
 
 
 def _source() -> Path | None:
-    """Return the folder or file on this machine that layerscope was installed from; None if there is
-    none."""
+    """Return the folder or file on this machine that layerscope was installed from, or None."""
     from urllib.parse import urlparse
     from urllib.request import url2pathname
 

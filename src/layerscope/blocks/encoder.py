@@ -47,7 +47,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens of some texts: `rows` are the texts' places, `mask` (texts, tokens) the real tokens."""
+    """Tokens of some texts: `rows` are the texts' places, `mask` (texts, tokens) real tokens."""
 
     rows: np.ndarray
     features: dict[str, Any]

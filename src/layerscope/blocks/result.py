@@ -1,4 +1,4 @@
-"""The result of `improve` for a sentence encoder: the same encoder with fewer blocks, written as the
+"""The result of `improve` for a sentence encoder: the encoder with fewer blocks, written as the
 folder it came from and verified."""
 
 from __future__ import annotations
@@ -147,8 +147,9 @@ def verify_folder(
 class FasterEncoder(StoredRun):
     """A sentence encoder with fewer blocks.
 
-    - `front`: every candidate: how many blocks, which, refitted or as they are, cost, agreement with
-      the whole encoder (with its interval), and the share of nearest neighbors that are the same.
+    - `front`: every candidate: how many blocks, which, refitted or as they are, cost, agreement
+      with the whole encoder (with its interval), and the share of nearest neighbors that are the
+      same.
     - `removals`: each step of the search: how close the encoder stays after each possible removal.
     - `folder`: the exported sentence-transformers folder, None if `out` was not given.
 

@@ -125,8 +125,8 @@ vectors = model.encode(["A text.", "Another text."])
 
 {listed}
 
-The blocks were chosen by agreement with the whole encoder on unlabeled texts: removed one at a time,
-or evenly spaced, whichever a quick refit brought nearer.
+The blocks were chosen by agreement with the whole encoder on unlabeled texts: removed one at a
+time, or evenly spaced, whichever a quick refit brought nearer.
 {_fitting(choice["how"])} On texts of another kind the agreement is lower: measure it
 with `layerscope compare {base["name"]} THIS_FOLDER --data YOUR_TEXTS`.
 

@@ -1,5 +1,6 @@
 """The parts of a model, the sites that it therefore has, and the states at sites, read inside the
-hooks of one forward pass: no layer's states outlive their own hook. Nothing here knows names or files.
+hooks of one forward pass: no layer's states outlive their own hook. Nothing here knows names or
+files.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def expand_sites(patterns: Iterable[str] | None, anatomy: Anatomy) -> list[Site]
             sites_by_name[site.name] = site
     if not sites_by_name:
         raise LayerscopeError(
-            "no sites were chosen. Valid: embed, block.K or block.* (every block), block.*.attn and so on."
+            "no sites were chosen. Valid: embed, block.K or block.* (every block), block.*.attn "
+            "and so on."
         )
     return sorted(sites_by_name.values(), key=_pass_order)
 
@@ -222,7 +224,8 @@ class Capture:
             read(output)
 
         for hook in (before, after):
-            setattr(hook, "only_reads", True)  # noqa: B010 - what comes after may rely on the states (kernels do)
+            # what comes after may rely on the states, as kernels do
+            setattr(hook, "only_reads", True)  # noqa: B010
         if tap.side == "input":
             return tap.module.register_forward_pre_hook(before, with_kwargs=True)
         return tap.module.register_forward_hook(after)

@@ -136,8 +136,8 @@ class SplitScores:
 def _truncated(steps: np.ndarray, chance: np.ndarray) -> Callable[[float], float]:
     """Return the probability of a smaller lead than observed, by the true lead.
 
-    Both are in standard errors from the observed lead. `chance` has the probability of the choice at
-    each of the steps.
+    Both are in standard errors from the observed lead. `chance` has the probability of the choice
+    at each of the steps.
     """
     fine = np.linspace(-_REACH, _REACH, 1601)
     weight = np.log(np.maximum(np.interp(fine, steps, chance), _TINY))

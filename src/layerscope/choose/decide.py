@@ -56,10 +56,10 @@ def weight_of_labels(count: int) -> float:
 
 
 def lead_by_labels(count: int) -> float:
-    """Return the lead, in standard errors by labels alone, that a choice of labels and others needs.
+    """Return the lead by labels alone that a choice of labels and others needs.
 
-    Few labels stop a choice only where they speak clearly against it; many have to confirm it. It
-    is never more than `LEAD`.
+    It is in standard errors, and never more than `LEAD`. Few labels stop a choice only where they
+    speak clearly against it; many have to confirm it.
 
     >>> lead_by_labels(16), lead_by_labels(256)
     (-1.0, 1.0)

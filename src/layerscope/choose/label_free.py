@@ -56,8 +56,9 @@ SINK_RATIO = 10.0
 valley itself."""
 
 MOST_RISK = 1 / 3
-"""The largest forecast chance that a layer loses to the last one. Such a forecast, for a model whose
-family nobody scored, is wide: 0.24 to 0.33 for every model of the atlas, of which none lost."""
+"""The largest forecast chance that a layer loses to the last one. Such a forecast, for a model
+whose family nobody scored, is wide: 0.24 to 0.33 for every model of the atlas, of which none
+lost."""
 
 UNSURE = 1.25
 """The factor on intervals where the evidence was not read as in the published results."""

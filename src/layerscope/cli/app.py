@@ -37,7 +37,8 @@ app = typer.Typer(
     name="layerscope",
     help="What every layer of a neural network holds, and which layer to read embeddings from.\n\n"
     '"The paper" is Layer by Layer (Skean et al., ICML 2025).',
-    epilog="Example:\n\nlayerscope improve smollm2-135m --data reviews.csv --column text --out better",
+    epilog="Example:\n\n"
+    "layerscope improve smollm2-135m --data reviews.csv --column text --out better",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -161,6 +162,6 @@ def _unexpected(error: Exception) -> str:
         file.write_text(text, encoding="utf-8", errors="backslashreplace")
         where = f"the details are in {file}"
     return printable(
-        f"unexpected {type(error).__name__}: {reason}. The input may be damaged, or this is a defect: "
-        f"{where}. `layerscope doctor` checks the installation."
+        f"unexpected {type(error).__name__}: {reason}. The input may be damaged, or this is a "
+        f"defect: {where}. `layerscope doctor` checks the installation."
     )

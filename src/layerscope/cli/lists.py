@@ -37,7 +37,8 @@ def _models() -> NameList:
     ]
     hint = (
         f"Cache: {cache_dir()}\n"
-        "Also: a hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf file.\n"
+        "Also: a hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf "
+        "file.\n"
         f"Families: {', '.join(sorted(FAMILIES))}."
     )
     next_step = "layerscope profile NAME --data YOUR_TEXTS"

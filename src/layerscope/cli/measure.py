@@ -1,5 +1,5 @@
-"""`layerscope profile`, `evaluate` and `probe`: every layer measured on texts, on labeled tasks, and
-by classifiers."""
+"""`layerscope profile`, `evaluate` and `probe`: every layer measured on texts, on labeled tasks,
+and by classifiers."""
 
 from __future__ import annotations
 

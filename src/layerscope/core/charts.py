@@ -30,8 +30,8 @@ class Line:
     """One curve over layers, or the bars of one kind, whose names are `layers`.
 
     - `note`: one of its layers gets a point, and words beside it.
-    - `look`: a color of its own if None. A `dropped` curve is dotted. A line without a name is drawn
-      dashed, in the color of the line before.
+    - `look`: a color of its own if None. A `dropped` curve is dotted. A line without a name is
+      drawn dashed, in the color of the line before.
     - `blocks`: of the model; None: the number of the last layer.
     - `tags`: the switches of a page by which the line is shown.
     """

@@ -77,8 +77,10 @@ def names(columns: Iterable[Column], *roles: str) -> list[str]:
 
 
 def lowest_and_highest(layers: Any, values: Any) -> dict[str, dict[str, Any]]:
-    """Return where a curve over layers is lowest and highest; undefined values are left out; empty where
-    all are undefined."""
+    """Return where a curve over layers is lowest and highest.
+
+    Undefined values are left out; the result is empty where all are undefined.
+    """
     points = [
         (float(value), int(layer))
         for layer, value in zip(layers, values, strict=True)

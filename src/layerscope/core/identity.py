@@ -21,8 +21,8 @@ def model_key(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """The facts that decide a model's states: weights, settings (configuration and tokenizer), code,
-    precision, attention and adapters.
+    """The facts that decide a model's states: weights, settings (configuration and tokenizer),
+    code, precision, attention and adapters.
 
     A field that is None is not known. Two identities are the same when no field that both know
     differs.
@@ -45,7 +45,7 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the identity in a loaded model's `identity`, or in the `model` entry of a manifest."""
+        """Return the identity in a loaded model's `identity`, or in a manifest's entry `model`."""
         values = model_key(facts)
         if values["adapters"] is not None:
             # adapters differ by their weights; where they came from does not matter

@@ -112,8 +112,8 @@ class EngineOptions(OptionGroup):
 def describe_size(count: float) -> str:
     """Return a number of bytes in the largest unit that fits.
 
-    >>> describe_size(900), describe_size(1.5 * 2**20), describe_size(87 * 2**20), describe_size(10 * 2**30)
-    ('900 bytes', '1.5 MB', '87 MB', '10 GB')
+    >>> [describe_size(count) for count in (900, 1.5 * 2**20, 87 * 2**20, 10 * 2**30)]
+    ['900 bytes', '1.5 MB', '87 MB', '10 GB']
     """
     units = ["bytes", "KB", "MB", "GB", "TB"]
     while abs(count) >= 1024 and len(units) > 1:

@@ -36,7 +36,9 @@ class Registry(Generic[T]):
     `package` is the folder whose modules hold the built-in ones, `find` picks them out of a module,
     `name` returns the name of a thing, and `check` refuses what is not of the kind.
 
-    >>> numbers = Registry("number", "example.numbers", name=str, check=lambda x: isinstance(x, int))
+    >>> numbers = Registry(
+    ...     "number", "example.numbers", name=str, check=lambda x: isinstance(x, int)
+    ... )
     >>> numbers.add(7)
     7
     >>> numbers.get("7")

@@ -56,7 +56,8 @@ class Readout:
         template, names = _split(text.strip())
         if len(names) > 4:
             raise InvalidValueError(
-                f"readout {text!r} has {len(names) + 1} parts; it is template/pooling/norm/sink/centering."
+                f"readout {text!r} has {len(names) + 1} parts; it is "
+                "template/pooling/norm/sink/centering."
             )
         return cls(template, *(names or get_template(template).poolings[:1])).check()
 
@@ -102,7 +103,8 @@ class Readout:
             )
         if not self.kinds:
             raise InvalidValueError(
-                f"readout {self.name!r}: {self.pooling!r} reads a single token, so sink=drop does not apply."
+                f"readout {self.name!r}: {self.pooling!r} reads a single token, so sink=drop does "
+                "not apply."
             )
         return self
 
@@ -197,8 +199,8 @@ def all_readouts(
 def parse_readouts(
     text: str | Sequence[str] | None, has_cls: bool, has_norm: bool
 ) -> list[Readout]:
-    """Return the readouts that a user names: none (the default), `all`, a template's name with `all`,
-    or a list of names."""
+    """Return the readouts that a user names: none (the default), `all`, `TEMPLATE/all`, or a list
+    of names."""
     if text is None:
         return [Readout()]
     readouts: list[Readout] = []
@@ -214,7 +216,8 @@ def parse_readouts(
             readouts.append(_check_cls(Readout.parse(name), has_cls))
     if not readouts:
         raise InvalidValueError(
-            "no readouts given. Valid: default, all, TEMPLATE/all, or template/pooling/norm/sink/centering."
+            "no readouts given. Valid: default, all, TEMPLATE/all, or "
+            "template/pooling/norm/sink/centering."
         )
     return list(dict.fromkeys(readouts))
 

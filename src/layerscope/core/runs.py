@@ -240,8 +240,8 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
 
 
 _HINT = (
-    "Give a folder that a layerscope command wrote. If it is a model, profile it first: `layerscope "
-    "profile MODEL --data YOUR_TEXTS`."
+    "Give a folder that a layerscope command wrote. If it is a model, profile it first: "
+    "`layerscope profile MODEL --data YOUR_TEXTS`."
 )
 
 

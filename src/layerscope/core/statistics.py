@@ -1,5 +1,5 @@
-"""Statistics in one place: intervals, ranks, Spearman's ρ, average precision, resampling, and when a
-dip in a curve over layers is a valley (docs/decisions/when-a-dip-is-a-valley.md).
+"""Statistics in one place: intervals, ranks, Spearman's ρ, average precision, resampling, and when
+a dip in a curve over layers is a valley (docs/decisions/when-a-dip-is-a-valley.md).
 
 Everything random takes a seed. Undefined values are NaN, never a guess.
 """

@@ -64,7 +64,7 @@ class Pooling:
 
     @property
     def kept_without_sink(self) -> tuple[str, ...]:
-        """The vectors to store to have it without the sink token; none where there is no such thing.
+        """The vectors to store to have it without the sink token; none where that does not exist.
 
         A weighted mean follows from the one with the sink and the sink's state. Others are computed
         without it.
@@ -171,8 +171,8 @@ TEMPLATES: Registry[Template] = Registry(
 
 _ONE_WORD = 'This sentence: "{text}" means in one word: "'
 _KNOWLEDGE = (
-    "The essence of a sentence is often captured by its main subjects and actions, while descriptive terms provide "
-    "additional but less central details. With this in mind, t"
+    "The essence of a sentence is often captured by its main subjects and actions, while "
+    "descriptive terms provide additional but less central details. With this in mind, t"
 )
 _DEMONSTRATIONS = (
     ("The train to the airport was canceled again.", "Travel"),
@@ -194,18 +194,22 @@ BUILT_IN = (
     Template("plain", SLOT, in_all=True, tried=True, searched=True),
     Template("instruct", "Instruct: Given a question, retrieve texts that answer it\nQuery: {text}",
              citation="after Wang et al. 2024", searched=True, queries=True),
-    Template("answer", 'The answer to this question: "{text}' + _ONE_WORD.split(SLOT)[1], ("last",), "after Jiang et al. 2023",
-             searched=True, queries=True),
-    Template("echo", "Rewrite the sentence: {text}\nThe rewritten sentence: {text}", citation="Springer et al. 2024",
-             in_all=True),
-    Template("one-word", _ONE_WORD, ("last",), "Jiang et al. 2023", in_all=True, tried=True, with_labels=True, searched=True),
+    Template("answer", 'The answer to this question: "{text}' + _ONE_WORD.split(SLOT)[1],
+             ("last",), "after Jiang et al. 2023", searched=True, queries=True),
+    Template("echo", "Rewrite the sentence: {text}\nThe rewritten sentence: {text}",
+             citation="Springer et al. 2024", in_all=True),
+    Template("one-word", _ONE_WORD, ("last",), "Jiang et al. 2023", in_all=True, tried=True,
+             with_labels=True, searched=True),
     *(
         Template(name, pattern, ("last",), citation, tried=name == "step-by-step", with_labels=True)
         for name, pattern, citation in (
             ("step-by-step", "After thinking step by step, t" + _ONE_WORD[1:], "Zhang et al. 2024"),
-            ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024"),
-            ("intent", 'This text: "{text}" What its author wants, in one word: "', "after Lei et al. 2024"),
-            ("feeling", 'This text: "{text}" The feeling in it, in one word: "', "after Lei et al. 2024"),
+            ("topic", 'This text: "{text}" is about one topic, in one word: "',
+             "after Lei et al. 2024"),
+            ("intent", 'This text: "{text}" What its author wants, in one word: "',
+             "after Lei et al. 2024"),
+            ("feeling", 'This text: "{text}" The feeling in it, in one word: "',
+             "after Lei et al. 2024"),
             ("one-demonstration", _demonstrated(1), "Jiang et al. 2023"),
             ("knowledge", _KNOWLEDGE + _ONE_WORD[1:], "Zhang et al. 2024"),
             ("three-demonstrations", _demonstrated(3), "Jiang et al. 2023"),

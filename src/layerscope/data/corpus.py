@@ -53,8 +53,8 @@ class CorpusEntry(Entry):
     column: str | None = None
     encoding: str | None = None
     clean: Callable[[str], str] | None = None
-    """Removes what is not part of the text, such as a label in front of it; a text of which nothing is
-    left is left out."""
+    """Removes what is not part of the text, such as a label in front of it; a text of which nothing
+    remains is left out."""
 
     def open(self, column: str | None, *, whole: bool) -> Records:
         """Return the records of the corpus; missing files are fetched."""
@@ -303,8 +303,8 @@ def _missing(text: str) -> DataError | UnknownNameError:
     near = near_misses(path.name, [item.name for item in siblings], 1)
     hint = f" Did you mean {str(path.parent / near[0])!r}?" if near else ""
     return DataError(
-        f"there is no file {shown!r}.{hint} Valid: a file ({', '.join(SUFFIXES)}), a catalogued corpus "
-        f"({', '.join(CORPORA)}) or a hub dataset (org/name); a text itself goes in a list."
+        f"there is no file {shown!r}.{hint} Valid: a file ({', '.join(SUFFIXES)}), a catalogued "
+        f"corpus ({', '.join(CORPORA)}) or a hub dataset (org/name); a text itself goes in a list."
     )
 
 

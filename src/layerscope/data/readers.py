@@ -254,7 +254,8 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, value
         elif value != "":
             raise DataError(
-                f"{path}, line {number} is {type(value).__name__}; every line must be a JSON object."
+                f"{path}, line {number} is {type(value).__name__}; every line must be a JSON "
+                "object."
             )
 
 
@@ -288,7 +289,8 @@ def _csv_values(lines: Iterable[str], delimiter: str, path: Path) -> Values:
             else:
                 raise DataError(
                     f"{path}, line {reader.line_num} has {len(fields)} fields, the header has "
-                    f"{len(header)}. Put texts that hold {delimiter!r} or line ends in double quotes."
+                    f"{len(header)}. Put texts that hold {delimiter!r} or line ends in double "
+                    "quotes."
                 )
     except csv.Error as error:
         raise DataError(

@@ -254,8 +254,8 @@ def choose_by_labels(
     is_tied = decision.tied[pick] and decision.tied[rival]
     tie = ", which these labels cannot tell from it" if is_tied else ""
     return models[pick], (
-        f"Use {models[pick].name}: {scores.values[pick]:.1f} {unit_words}; {models[rival].name} has "
-        f"{scores.values[rival]:.1f}{tie}. {_speed_words(models[pick], models[rival])}"
+        f"Use {models[pick].name}: {scores.values[pick]:.1f} {unit_words}; {models[rival].name} "
+        f"has {scores.values[rival]:.1f}{tie}. {_speed_words(models[pick], models[rival])}"
     )
 
 

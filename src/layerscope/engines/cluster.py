@@ -1,5 +1,5 @@
-"""The connection to a Ray cluster, a cluster of one's own that is closed to others, and how a cluster
-is divided among workers."""
+"""The connection to a Ray cluster, a cluster of one's own that is closed to others, and how a
+cluster is divided among workers."""
 
 from __future__ import annotations
 

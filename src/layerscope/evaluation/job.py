@@ -65,7 +65,8 @@ SCORINGS = {
 }
 # The folders of a run besides its tables and its manifest.
 _OWNED = ("results", "texts", "mteb")
-# A process holds a task's vectors as they are read, as mteb asks for them, and as mteb changes them.
+# A process holds a task's vectors as they are read, as mteb asks for them, and as mteb changes
+# them.
 _COPIES = 3
 _SCORING_BYTES = 2**34  # for all processes together
 

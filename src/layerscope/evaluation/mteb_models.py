@@ -61,8 +61,10 @@ class LayerView(AbsEncoder):
 
 
 class TextCollector(AbsEncoder):
-    """A model that records every text that a task encodes. Its vectors are two numbers that depend on the text:
-    enough to be scored."""
+    """A model that records every text that a task encodes.
+
+    Its vectors are two numbers that depend on the text: enough to be scored.
+    """
 
     def __init__(self) -> None:
         self.texts: dict[str, None] = {}

@@ -64,8 +64,9 @@ class Undefined(Exception):
 class ScoringContext:
     """The values that all jobs of a run share. It goes to other processes.
 
-    `spaces` are the folders of the vectors under each template. With `unit_length` vectors are scaled after centering. `scoring` names the arithmetic (mteb's or a device's), and
-    `mteb_reason` says why a device leaves these jobs to mteb.
+    `spaces` are the folders of the vectors under each template. With `unit_length` vectors are
+    scaled after centering. `scoring` names the arithmetic (mteb's or a device's), and `mteb_reason`
+    says why a device leaves these jobs to mteb.
     """
 
     run: Path

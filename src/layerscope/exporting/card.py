@@ -74,7 +74,8 @@ def _count_parameters(folder: Path) -> int:
     total = 0
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
-            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+            names = tensors.keys()
+            shapes = [tensors.get_slice(name).get_shape() for name in names]
         total += sum(math.prod(shape) for shape in shapes)
     return total
 

@@ -77,7 +77,7 @@ def needs_filler(model: LoadedModel, norm: str) -> bool:
 
 
 def write_cut(model: LoadedModel, layer: int, norm: str, folder: Path) -> Route:
-    """Write the model cut at `layer`, and return where its state is (`norm`: `applied` or `raw`)."""
+    """Write the model cut at `layer`; return where its state is (`norm`: `applied` or `raw`)."""
     ids = torch.tensor(model.tokenize(["A short text, read at one layer."], 16).ids)
     expected = capture_states(model, layer, norm, ids.to(model.device)).cpu()
     filler_first = needs_filler(model, norm)
@@ -183,7 +183,7 @@ def _zero_pooler(cut_model: Any) -> nn.Module | None:
 
 
 def with_blocks(model: LoadedModel, numbers: Sequence[int], modules: Sequence[nn.Module]) -> Any:
-    """Return a copy of a model with other blocks, `numbers` in the whole one. Weights are shared."""
+    """Copy a model with other blocks, `numbers` in the whole one; weights are shared."""
     module = model.module
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     cut_model: Any = copy.deepcopy(module, shared)

@@ -126,7 +126,7 @@ class ExportEvidence:
     def mean(
         self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None
     ) -> Head:
-        """Return the mean over all distinct texts of the run's tasks, by the vectors in the store."""
+        """Return the mean over all distinct texts of the run's tasks, from vectors in the store."""
         if self.run is None or self.run.path is None:
             raise ExportError(
                 f"readout {readout.name!r} subtracts a mean, and {self.source} holds no vectors "

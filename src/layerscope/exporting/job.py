@@ -1,5 +1,5 @@
-"""`export`: a layer and readout, as given or as a run chose them, written as a folder, verified in a
-fresh process and published."""
+"""`export`: a layer and readout, as given or as a run chose them, written as a folder, verified in
+a fresh process and published."""
 
 from __future__ import annotations
 

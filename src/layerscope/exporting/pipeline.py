@@ -1,4 +1,4 @@
-"""The folder that sentence-transformers loads: tokenizer, and standard modules around the cut model.
+"""The folder that sentence-transformers loads: tokenizer and standard modules around the cut model.
 
 The module files are written in the form that every version of sentence-transformers and most other
 servers read. A folder is loaded with modules of known kinds alone: no code of its own runs, and it

@@ -385,7 +385,8 @@ class Teacher:
 class Heads:
     """A head at every layer, from vectors `raw` (layers, texts, D) to the target (texts, K).
 
-    The target are the teacher's vectors of the texts. Vectors and similarities of the texts themselves are from heads that were not fitted on them.
+    The target are the teacher's vectors of the texts. Vectors and similarities of the texts
+    themselves are from heads that were not fitted on them.
     """
 
     teacher: Teacher

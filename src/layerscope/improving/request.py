@@ -45,8 +45,8 @@ Answers = dict[str, dict[str, float]]
 class ImproveRequest:
     """The settings of one improvement.
 
-    `templates` are names, the baseline's `plain` first. `judge` is a model, its name, `none`, or an object
-    with a method `judge`. `train` has settings of the trainer; None: nothing is trained.
+    `templates` are names, the baseline's `plain` first. `judge` is a model, its name, `none`, or an
+    object with a method `judge`. `train` has settings of the trainer; None: nothing is trained.
     """
 
     templates: tuple[str, ...]
@@ -75,7 +75,7 @@ class ImproveRequest:
 
 @dataclass(frozen=True)
 class Sample:
-    """Distinct texts drawn at random, `total` of them in all; `further` were drawn likewise, for a fit.
+    """Distinct texts drawn at random from `total`; `further` were drawn likewise, for a fit.
 
     `facts` are for the manifest. In a search the texts are the documents.
     """

@@ -187,7 +187,7 @@ def _table(decision: Decision, candidates: Sequence[Candidate], scores: Scores) 
 
 
 def front(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the eligible candidates that none beats at the same cost or less, the cheapest first."""
+    """Return the eligible candidates that none beats at the same cost or less, cheapest first."""
     table = table[table["eligible"].astype(bool)].dropna(subset=["score"])
     ordered = table.sort_values(["cost", "score"], ascending=[True, False])
     best_before = ordered["score"].shift().cummax().fillna(-np.inf)

@@ -1,4 +1,4 @@
-"""The public function `improve`: check the request, draw the sample, and start the flow that fits."""
+"""The public function `improve`: check the request, draw the sample, start the flow that fits."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def improve(
       which then judge as well.
     - `labels`: a file with a few labeled examples, which then judge as well.
     - `templates`: the templates of the readouts to try.
-    - `budget`: the largest share of the baseline's computation per text (last layer, no prompt) that the
-      choice may cost.
+    - `budget`: the largest share of the baseline's computation per text (last layer, no prompt)
+      that the choice may cost.
     - `keep`: for a sentence encoder, how well the result has to agree with the whole encoder: the
       correlation of the similarities of all pairs of texts that fitted nothing.
     - `servers`: programs that have to open the folder, such as `["tei", "vllm"]`

@@ -76,9 +76,10 @@ def rounding_floor(eigenvalues: Tensor) -> Tensor:
 
 
 def gram_entropy(gram: Tensor, alpha: float = 1.0, overwrite: bool = False) -> Tensor:
-    """Return S_α, in float64, of positive semidefinite matrices (..., n, n). α = 2 needs no eigenvalues.
+    """Return S_α, in float64, of positive semidefinite matrices (..., n, n).
 
-    `overwrite` allows the matrices to be destroyed, which saves a solver its copy.
+    α = 2 needs no eigenvalues. `overwrite` allows the matrices to be destroyed, which saves a
+    solver its copy.
     """
     if check_alpha(alpha) == 2:
         trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=torch.float64)

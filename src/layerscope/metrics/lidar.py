@@ -39,7 +39,7 @@ class Scatter:
     def __init__(self, views: Tensor, rows: RowPreparation, delta: float) -> None:
         self.delta = delta
         self.n, self.q, self.d = views.shape
-        # prepared rows need all of a view's rows, so they are kept; raw ones are read block by block
+        # prepared rows need all of a view's rows, so they are kept; raw ones are read in blocks
         self.views = views if rows == "raw" else prepared_views(views, rows)
         if self.n >= FOLDS and 2 * self.n * self.q <= self.d:
             rotated = _rotated(self.views.double())

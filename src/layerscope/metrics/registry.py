@@ -144,15 +144,15 @@ def metric_of_function(function: object) -> Metric:
     """
     if not isinstance(function, FunctionType) or not function.__name__.isidentifier():
         raise PluginError(
-            f"{function!r} is not a metric: give a name, a Metric, or a function with a name of its "
-            "own (def my_metric(states): …)."
+            f"{function!r} is not a metric: give a name, a Metric, or a function with a name of "
+            "its own (def my_metric(states): …)."
         )
     name = function.__name__
     count = len(inspect.signature(function).parameters)
     if count not in (1, 2):
         raise PluginError(
-            f"metric {name!r}: the function takes {count} arguments; it must take the states of one "
-            "prompt, or (states, mask) of a batch."
+            f"metric {name!r}: the function takes {count} arguments; it must take the states of "
+            "one prompt, or (states, mask) of a batch."
         )
     info = MetricInfo(
         name=name,

@@ -367,8 +367,10 @@ def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch
 def _gram_curvature(
     gram: Tensor, mask: Tensor, norms: Tensor, index: Tensor | None, absolute: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the curvature from a Gram matrix (any common shift of the rows cancels); `index` brings
-    the kept rows to the front."""
+    """Return the curvature from a Gram matrix, where any common shift of the rows cancels.
+
+    `index` brings the kept rows to the front.
+    """
     n = gram.shape[-1]
     if index is None:
         diagonals = [gram.diagonal(offset=k, dim1=-2, dim2=-1) for k in range(3)]

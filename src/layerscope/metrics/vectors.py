@@ -1,5 +1,5 @@
-"""The settings of metrics, how rows are prepared before a Gram matrix, and the vectors of all prompts
-at one site, in the order of the prompts' keys.
+"""The settings of metrics, how rows are prepared before a Gram matrix, and the vectors of all
+prompts at one site, in the order of the prompts' keys.
 
 Where random draws meet prompts (permutations, resamples, folds), they follow this order. Keys are
 hashes of the texts, so the order is random, and the same whatever the order of arrival.

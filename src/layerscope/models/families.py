@@ -1,5 +1,6 @@
-"""Model families: a declaration of where an architecture keeps its blocks, norms and branches, which
-becomes an `Anatomy`; and the generic family, which looks for the parts of any other architecture.
+"""Model families: a declaration of where an architecture keeps its blocks, norms and branches,
+which becomes an `Anatomy`; and the generic family, which looks for the parts of any other
+architecture.
 
 Another package adds families through an entry point of the group `layerscope.families`: it names a
 `Family`, or a module with a sequence of them called `FAMILIES`.
@@ -65,7 +66,10 @@ class Family:
         return config.get("model_type") in (*self.model_types, *self.containers)
 
     def fits(self, model_type: str | None, module: nn.Module | None = None) -> bool:
-        """Return whether the family describes a model, if it is loaded, whose type none declares."""
+        """Return whether the family describes a model whose type none declares.
+
+        `module` is the model, if it is loaded.
+        """
         return False
 
     def resolve(self, module: nn.Module) -> Anatomy:
@@ -248,8 +252,8 @@ GENERIC = GenericFamily(name="generic", model_types=(), blocks="", final_norm=No
 LLAMA = Family(
     name="llama",
     model_types=(
-        "llama", "mistral", "ministral", "qwen2", "qwen3", "smollm3", "gemma", "phi3", "olmo", "starcoder2", "arcee",
-        "cwm", "ernie4_5", "glm", "helium", "seed_oss", "hunyuan_v1_dense",
+        "llama", "mistral", "ministral", "qwen2", "qwen3", "smollm3", "gemma", "phi3", "olmo",
+        "starcoder2", "arcee", "cwm", "ernie4_5", "glm", "helium", "seed_oss", "hunyuan_v1_dense",
     ),
     blocks="layers",
     final_norm="norm",

@@ -221,7 +221,8 @@ def make_bidirectional(module: nn.Module, family: Family) -> None:
     config = getattr(module, "config", None)
     if config is None:
         raise ModelError(
-            f"bidirectional=True needs a model with a config, which {type(module).__name__} has not."
+            f"bidirectional=True needs a model with a config, which {type(module).__name__} has "
+            "not."
         )
     config.is_causal = False
     # Attention without a mask asks its own module whether it is causal.

@@ -47,8 +47,9 @@ def pick_device(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         gpus = torch.cuda.device_count()
         raise ModelError(
-            f"device {str(device)!r} is not available on this machine: {one_line(str(error))[:100]}. "
-            f"It has {gpus} GPUs, numbered from 0. Leave device= out, or use cpu."
+            f"device {str(device)!r} is not available on this machine: "
+            f"{one_line(str(error))[:100]}. It has {gpus} GPUs, numbered from 0. "
+            "Leave device= out, or use cpu."
         ) from error
     return chosen
 

@@ -40,7 +40,8 @@ HEADS = {
     "attention": "a learned query attends over the tokens, then a linear layer",
     "linear": "logistic regression on the class token, or the mean over tokens without one",
     "mean": "logistic regression on the mean over tokens (of images: over patches)",
-    "knn": f"the {NEIGHBORS} training items with the highest cosine of the vectors of `linear` vote",
+    "knn": f"the {NEIGHBORS} training items with the highest cosine of the vectors of `linear` "
+    "vote",
 }
 _READING = ("max_length", "patches")  # the facts about reading that decide numbers
 _FEW = 50  # validation items

@@ -187,4 +187,5 @@ class ProbeRun(StoredRun):
 
     def __repr__(self) -> str:
         count = self.table["layer"].nunique()
-        return f"<ProbeRun {self.name} on {self.manifest['data']['name']}: {', '.join(self.probes)} at {count} layers>"
+        data = self.manifest["data"]["name"]
+        return f"<ProbeRun {self.name} on {data}: {', '.join(self.probes)} at {count} layers>"

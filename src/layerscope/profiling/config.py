@@ -128,11 +128,13 @@ def _check(config: ProfileConfig) -> None:
             raise UnknownNameError(name, str(value), valid)
     if config.needs("views") and not 2 <= config.views <= 16:
         raise InvalidValueError(
-            f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out."
+            f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left "
+            "out."
         )
     if not config.metrics:
         raise InvalidValueError(
-            "no metrics were chosen. Leave them out for all, or name some; `layerscope list metrics` shows them."
+            "no metrics were chosen. Leave them out for all, or name some; "
+            "`layerscope list metrics` shows them."
         )
     if config.seed < 0:
         raise InvalidValueError(f"seed must be 0 or more, not {config.seed}.")

@@ -30,7 +30,7 @@ _KINDS = {"plain text": COLORS[6], "prompts": COLORS[0], "heads": COLORS[1]}
 
 
 def improve_section(run: Improved) -> Section:
-    """Return the choice first, then five of the texts with their nearest neighbors before and now."""
+    """Return the choice, then five of the texts with their nearest neighbors before and now."""
     is_better = not run.evidence.kept_default
     tables = {}
     if is_better and len(run.neighbors):

@@ -247,7 +247,8 @@ def print_probes(run: ProbeRun, console: Console | None = None) -> None:
     for layer, at_layer in run.table.groupby("layer"):
         by_probe = at_layer.set_index("probe").loc[run.probes]
         cells = [
-            f"{percent(row['value'])} [dim]{percent(row[INTERVAL[0]])}–{percent(row[INTERVAL[1]])}[/]"
+            f"{percent(row['value'])} "
+            f"[dim]{percent(row[INTERVAL[0]])}–{percent(row[INTERVAL[1]])}[/]"
             f"{'*' if row['tied_best'] else ' '}"
             for _, row in by_probe.iterrows()
         ]

@@ -1,4 +1,4 @@
-"""Every sentence of the report and of the tables in the terminal, and numbers and curves as text."""
+"""Every sentence of the report and of the tables in the terminal; numbers and curves as text."""
 
 from __future__ import annotations
 
@@ -283,9 +283,14 @@ def sparkline(values: Any, most: int | None = None) -> str:
 
 
 def numeric_table(*headings: str, words: Sequence[str] = ()) -> Table:
-    """Return a table with numbers to the right and whole; `words` name the columns that may fold."""
+    """Return a table with numbers to the right and whole; `words` names columns that may fold."""
     table = headed_table()
     for heading in headings:
-        side = "left" if heading in words or heading in _WORDS else "right"
-        table.add_column(heading, justify=side, no_wrap=heading not in words, overflow="fold")  # type: ignore[arg-type]
+        is_text = heading in words or heading in _WORDS
+        table.add_column(
+            heading,
+            justify="left" if is_text else "right",
+            no_wrap=heading not in words,
+            overflow="fold",
+        )
     return table

@@ -28,8 +28,8 @@ __all__ = ["USUAL", "Grid", "integrate", "moments", "sums_without"]
 
 
 class Grid(NamedTuple):
-    """The points where φ is taken: nodes of u, `step` apart, from `lowest` of the mean eigenvalue to
-    `highest` of the largest or more."""
+    """The points where φ is taken: nodes of u, `step` apart, from `lowest` of the mean eigenvalue
+    to `highest` of the largest or more."""
 
     step: float
     highest: float
@@ -79,7 +79,7 @@ def _nodes(gram: Tensor) -> Tensor:
 
 
 def moments(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return Σ x and Σ x² of matrices and of what is left of them, the whole first (B, 1 + sets)."""
+    """Return Σ x and Σ x² (B, 1 + sets) of matrices and what is left of them, the whole first."""
     diagonal = grams.diagonal(dim1=-2, dim2=-1)
     squares = grams.square().sum(-1)
     first = [diagonal.sum(-1, keepdim=True)]

@@ -178,8 +178,8 @@ class RunFolder:
             reason = ", and only runs are replaced"
         if names:
             raise RunFolderError(
-                f"{self.path} is not empty ({', '.join(names[:3])}) and holds no run{reason}. Choose "
-                "another out=."
+                f"{self.path} is not empty ({', '.join(names[:3])}) and holds no run{reason}. "
+                "Choose another out=."
             )
 
     def _sweep(self) -> None:
@@ -214,7 +214,8 @@ class RunFolder:
         file = self.path / f"{name}.parquet"
         if not file.is_file():
             raise RunFolderError(
-                f"{self.path} holds no {name} table. Run the same command again with overwrite=True."
+                f"{self.path} holds no {name} table. Run the same command again with "
+                "overwrite=True."
             )
         recorded = (self.manifest() or {}).get(TABLES, {}).get(file.name)
         try:
@@ -288,7 +289,8 @@ class StoredRun:
     def load(cls, path: str | Path) -> Self:
         """Read a run's folder."""
         manifest = finished_manifest(path, cls.kind)
-        return cls(**cls.read(RunFolder(path)), manifest=manifest, path=Path(path))  # type: ignore[call-arg]
+        fields = {**cls.read(RunFolder(path)), "manifest": manifest, "path": Path(path)}
+        return cls(**fields)
 
     @classmethod
     def read(cls, folder: RunFolder) -> dict[str, Any]:

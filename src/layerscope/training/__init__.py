@@ -1,4 +1,4 @@
-"""Training: layers measured while a model trains (`watch`), and students of a teacher (`distill`)."""
+"""Training: layers measured while a model trains (`watch`); students of a teacher (`distill`)."""
 
 from __future__ import annotations
 

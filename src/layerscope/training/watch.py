@@ -138,7 +138,7 @@ class LayerWatch:
         return True
 
     def measure(self, step: int) -> pd.DataFrame:
-        """Measure now, whatever it costs, and return the rows; the next measurements wait for it."""
+        """Measure now at any cost, and return the rows; the next measurements wait for it."""
         if self.model.device.type == "cuda":  # which may still work for the training
             torch.cuda.synchronize(self.model.device)
         start = time.perf_counter()

@@ -1,5 +1,5 @@
-"""Texts through a model: their tokens under a template, and the vectors of all wanted readings at all
-wanted sites, in one pass."""
+"""Texts through a model: their tokens under a template, and the vectors of all wanted readings at
+all wanted sites, in one pass."""
 
 from __future__ import annotations
 

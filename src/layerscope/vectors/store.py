@@ -4,9 +4,9 @@ vectors back.
 A store is a folder of spaces. A space holds what one model yields under one set of circumstances
 (weights, revision, template, length): two descriptions that differ in anything are two spaces. A
 space is a folder of shards; its listing says which there are. A shard is one safetensors file of
-vectors and numbers that were computed at once, with the keys of their texts. It is there whole or not
-at all. Several processes may read and write a space at once, and may be killed at any time. Nobody prunes
-while another process works.
+vectors and numbers that were computed at once, with the keys of their texts. It is there whole or
+not at all. Several processes may read and write a space at once, and may be killed at any time.
+Nobody prunes while another process works.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def text_key(text: str) -> bytes:
 class Shard:
     """The vectors and numbers of some texts.
 
-    `vectors` maps a reading to an array (sites, texts, width), `numbers` a name to an array (texts,)
-    or (sites, texts).
+    `vectors` maps a reading to an array (sites, texts, width), `numbers` a name to an array
+    (texts,) or (sites, texts).
     """
 
     keys: Sequence[bytes]
@@ -235,7 +235,7 @@ class VectorSpace:
         return np.asarray(~is_there.all(axis=0))
 
     def add(self, shard: Shard) -> None:
-        """Store a shard: it is there when this returns. Where this is interrupted, none of it is."""
+        """Store a shard: it is there when this returns. If this is interrupted, none of it is."""
         if shard.keys:
             name = f"{os.getpid()}-{secrets.token_hex(8)}{ARRAYS}"
             shard.write(self.folder / name)

@@ -210,7 +210,7 @@ class TaskSpec:
         return loaded
 
     def facts(self, loaded: LoadedTask | None = None) -> dict[str, Any]:
-        """Return what is scored and on which data; give the loaded task to save loading it again."""
+        """Return what is scored and on which data; a task that is given is not loaded again."""
         loaded = loaded or self.load()
         task = loaded.task
         metadata = task.metadata

@@ -216,8 +216,8 @@ def _canonical(value: Any) -> bytes:
 def draw(
     total: int, count: int, seed: int, labels: Sequence[Hashable] = (), cover: int = 0
 ) -> list[int]:
-    """Return `count` of `total` positions in ascending order, with at least `cover` different labels
-    where there are as many."""
+    """Return `count` of `total` positions in ascending order, with at least `cover` different
+    labels where there are as many."""
     order = _shuffled(total, seed)
     first_of: dict[Hashable, int] = {}
     for i in order if labels else ():

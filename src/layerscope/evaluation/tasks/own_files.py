@@ -106,7 +106,7 @@ def own_task(name: str, task_type: str, folder: Path) -> Any:
 
 
 def own_type(folder: Path, layouts: Mapping[str, tuple[str, ...]]) -> str | None:
-    """Return the type of a task of one's own, by the columns of its test split; None without one."""
+    """Return the type of one's own task, by the columns of its test split; None without one."""
     file = find_split(folder, "test")
     if file is None:
         return None
@@ -156,7 +156,8 @@ def read_columns(task: Any, rows: Rows, path: Path) -> Columns:
     values = _read_column(rows, path, gold, valid)
     if task_type == "PairClassification" and set(values) != {0, 1}:
         raise DataError(
-            f"{path}: the pairs' {gold!r} are {sorted(set(values))[:5]}; there must be both 0 and 1."
+            f"{path}: the pairs' {gold!r} are {sorted(set(values))[:5]}; there must be both 0 and "
+            "1."
         )
     return {**columns, gold: [float(value) for value in values] if gold == "score" else values}
 
