@@ -14,7 +14,7 @@ import layerscope
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.exporting import cutting, job, verifying
 from layerscope.improving import Improved
-from layerscope.improving.start import working_folder
+from layerscope.improving.fit import working_folder
 from layerscope.models import LoadedModel
 from layerscope.vectors import Shard, VectorSpace
 from tests.exporting.conftest import reload_here

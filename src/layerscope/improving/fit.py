@@ -322,6 +322,17 @@ def clear(work: Path) -> None:
 
 
 @contextmanager
+def working_folder(out: Path | None) -> Iterator[Path | None]:
+    """Be the only process that improves into `out`; yield the folder for unfinished work."""
+    if out is None:
+        yield None
+        return
+    with atomic.lock_beside(out.resolve(), "improving") as work:
+        yield work
+        clear(work)
+
+
+@contextmanager
 def training_folder(work: Path | None) -> Iterator[Path]:
     """Yield the folder for the checkpoints of a training."""
     if work is None:

@@ -54,8 +54,8 @@ from layerscope.improving.candidates import (
 )
 from layerscope.improving.request import SearchTexts
 from layerscope.models import LoadedModel, catalogue, load
-from layerscope.models.load import at_commit
-from layerscope.models.source import check_name, resolve
+from layerscope.models.load import source_at_commit
+from layerscope.models.source import check_name
 from layerscope.progress import Progress
 
 NONE = "none"
@@ -422,7 +422,7 @@ def _open_judge(judges: Judges, judge: JudgeOption, reader: Reader, texts: Seque
             raise type(error)(
                 f"the judge: {error} Or judge without an encoder: judge='none'."
             ) from error
-        folder = resolve(at_commit(judge, encoder)).path
+        folder = source_at_commit(judge, encoder).path
     if ModelIdentity.of(encoder.identity).same_as(ModelIdentity.of(reader.model.identity)):
         raise LayerscopeError(
             f"the judge {encoder.name!r} is the model itself, and would agree with what it does "

@@ -1,4 +1,4 @@
-"""The settings and the texts of an improvement.
+"""The settings of an improvement, the checks that need no model, and the texts.
 
 In a search, queries look for documents. Pairs say which belong together: both sides are named by
 the texts themselves or by an `id` beside them, as in the files of BEIR and TREC (`query,document`
@@ -16,10 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.core.runs import MANIFEST
 from layerscope.data.corpus import Draw, TextStream, draw_texts
 from layerscope.data.readers import read_rows
 from layerscope.data.records import is_missing
-from layerscope.errors import DataError, one_line
+from layerscope.errors import DataError, InvalidValueError, UnknownNameError, one_line
+from layerscope.exporting.publishing import check_free
+from layerscope.exporting.servers import check_names
+from layerscope.extras import require
+from layerscope.store import RunFolder
+from layerscope.store.folder import config_key, is_complete
+from layerscope.training.distill import check_settings
 
 LEAST_TEXTS = 20
 """Texts, queries and documents with which a choice can be made."""
@@ -33,6 +40,8 @@ MORE = 5
 
 MOST_FITTED = 50_000
 """The most texts that are fitted on: their vectors are held in memory, and more add little."""
+
+CENTER_ON = ("auto", "all", "sample")
 
 Pairs = str | Path | Iterable[Sequence[Any]]
 """A file of pairs, or (query, document) and (query, document, score) themselves."""
@@ -71,6 +80,57 @@ class ImproveRequest:
         if self.center_on == "all" or self.train is not None:
             return max(0, MOST_FITTED - self.sample)
         return (MORE - 1) * self.sample
+
+
+def check_request(request: ImproveRequest) -> None:
+    """Refuse a wrong setting that needs no model, before anything is read."""
+    if request.budget is not None and not request.budget > 0:
+        raise InvalidValueError(
+            "a budget is a share of the baseline's computation per text above 0, such as 0.3, not "
+            f"{request.budget:g}."
+        )
+    if request.sample < 1:
+        raise InvalidValueError(f"a sample has at least one text, not {request.sample}.")
+    if request.center_on not in CENTER_ON:
+        raise UnknownNameError("choice of the texts to center on", request.center_on, CENTER_ON)
+    check_names(request.servers)
+    if request.time is not None and not request.time > 0:
+        raise InvalidValueError(f"time= is minutes, more than 0, not {request.time:g}.")
+    if request.train is not None:
+        require("train")
+        check_settings(request.train)
+    elif request.time is not None:
+        raise InvalidValueError("time= is the minutes of a training: give train= too.")
+    if request.out is not None and not (request.out / MANIFEST).is_file():
+        check_free(request.out, request.overwrite)  # a run that is there may be this very one
+
+
+def check_search(request: ImproveRequest) -> None:
+    """Refuse what a search with a language model cannot do."""
+    if request.servers:
+        raise InvalidValueError(
+            "queries are read in their own way by sentence-transformers alone: leave out servers=."
+        )
+    options = {"labels": request.labels, "train": request.train}
+    options["center_on"] = None if request.center_on == "auto" else request.center_on
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidValueError(
+                f"{name}= is not for a search. With queries= give pairs=, or nothing."
+            )
+
+
+def is_done(request: ImproveRequest, config: dict[str, Any]) -> bool:
+    """Return whether `out` holds this very run, finished; refuse a folder that is in the way."""
+    if request.out is None:
+        return False
+    manifest = RunFolder(request.out).manifest() if request.out.is_dir() else None
+    if manifest is not None and is_complete(manifest) and not request.overwrite:
+        stored = config_key(manifest.get("config") or {})
+        if stored == config_key(config):
+            return True
+    check_free(request.out, request.overwrite)
+    return False
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -11,44 +10,47 @@ from typing import Any
 
 import torch
 
-from layerscope.blocks.encoder import Encoder
-from layerscope.blocks.job import Request, Texts, make_faster
-from layerscope.blocks.result import FasterEncoder, reads_last_state
-from layerscope.blocks.train import TrainRequest
+from layerscope.blocks import (
+    Encoder,
+    FasterEncoder,
+    Request,
+    Texts,
+    TrainRequest,
+    make_faster,
+    reads_last_state,
+)
 from layerscope.cache import cache_dir
 from layerscope.choose.labels import read_labels
 from layerscope.command import Command
 from layerscope.core.heads import LEAST_TEXTS
-from layerscope.core.runs import MANIFEST
 from layerscope.engines import Engine
 from layerscope.errors import (
     DataError,
     InvalidValueError,
     LayerscopeError,
     NonFiniteStatesError,
-    UnknownNameError,
 )
 from layerscope.exporting.card import license_of
-from layerscope.exporting.publishing import check_free
-from layerscope.exporting.servers import SERVERS, check_names, check_servers
-from layerscope.extras import require
+from layerscope.exporting.servers import SERVERS, check_servers
 from layerscope.improving.candidates import Reader, Run, make_grid, template_names
-from layerscope.improving.fit import clear, training_folder
+from layerscope.improving.fit import training_folder, working_folder
 from layerscope.improving.flow import improve_texts
 from layerscope.improving.judging import JudgeOption, check_judge
-from layerscope.improving.request import ImproveRequest, Pairs, draw_sample, read_search
+from layerscope.improving.request import (
+    ImproveRequest,
+    Pairs,
+    check_request,
+    check_search,
+    draw_sample,
+    is_done,
+    read_search,
+)
 from layerscope.improving.result import Improved
 from layerscope.models import LoadedModel
-from layerscope.models.load import at_commit
-from layerscope.models.source import resolve
+from layerscope.models.load import source_at_commit
 from layerscope.progress import OnRows, Progress, progress_bar
-from layerscope.store import RunFolder
-from layerscope.store.atomic import lock_beside
-from layerscope.store.folder import config_key, is_complete
-from layerscope.training.distill import check_settings
+from layerscope.store.folder import config_key
 from layerscope.vectors import VectorStore
-
-CENTER_ON = ("auto", "all", "sample")
 
 
 def improve(
@@ -162,6 +164,7 @@ def improve(
         overwrite=overwrite,
     )
     check_request(request)
+    make_grid(request.templates, has_cls=False, has_norm=True)  # which checks the templates
     if is_search and not isinstance(model, str | Path):
         check_search(request)  # a name may be that of an encoder, which is known when it is loaded
     labeled = None if labels is None else read_labels(labels)
@@ -223,45 +226,6 @@ def improve(
             raise NonFiniteStatesError(f"{loaded.name}: {error}") from error
 
 
-def check_request(request: ImproveRequest) -> None:
-    """Refuse a wrong setting that needs no model, before anything is read."""
-    if request.budget is not None and not request.budget > 0:
-        raise InvalidValueError(
-            "a budget is a share of the baseline's computation per text above 0, such as 0.3, not "
-            f"{request.budget:g}."
-        )
-    if request.sample < 1:
-        raise InvalidValueError(f"a sample has at least one text, not {request.sample}.")
-    if request.center_on not in CENTER_ON:
-        raise UnknownNameError("choice of the texts to center on", request.center_on, CENTER_ON)
-    check_names(request.servers)
-    if request.time is not None and not request.time > 0:
-        raise InvalidValueError(f"time= is minutes, more than 0, not {request.time:g}.")
-    if request.train is not None:
-        require("train")
-        check_settings(request.train)
-    elif request.time is not None:
-        raise InvalidValueError("time= is the minutes of a training: give train= too.")
-    make_grid(request.templates, has_cls=False, has_norm=True)
-    if request.out is not None and not (request.out / MANIFEST).is_file():
-        check_free(request.out, request.overwrite)  # a run that is there may be this very one
-
-
-def check_search(request: ImproveRequest) -> None:
-    """Refuse what a search with a language model cannot do."""
-    if request.servers:
-        raise InvalidValueError(
-            "queries are read in their own way by sentence-transformers alone: leave out servers=."
-        )
-    options = {"labels": request.labels, "train": request.train}
-    options["center_on"] = None if request.center_on == "auto" else request.center_on
-    for name, value in options.items():
-        if value is not None:
-            raise InvalidValueError(
-                f"{name}= is not for a search. With queries= give pairs=, or nothing."
-            )
-
-
 def check_model(model: LoadedModel) -> None:
     """Refuse a model that reads no texts."""
     if model.kind != "texts":
@@ -272,30 +236,6 @@ def check_model(model: LoadedModel) -> None:
         raise LayerscopeError(
             f"{model.name} has no tokenizer. Give one: improve(module, texts, tokenizer=…)."
         )
-
-
-def is_done(request: ImproveRequest, config: dict[str, Any]) -> bool:
-    """Return whether `out` holds this very run, finished; refuse a folder that is in the way."""
-    if request.out is None:
-        return False
-    manifest = RunFolder(request.out).manifest() if request.out.is_dir() else None
-    if manifest is not None and is_complete(manifest) and not request.overwrite:
-        stored = config_key(manifest.get("config") or {})
-        if stored == config_key(config):
-            return True
-    check_free(request.out, request.overwrite)
-    return False
-
-
-@contextmanager
-def working_folder(out: Path | None) -> Iterator[Path | None]:
-    """Be the only process that improves into `out`; yield the folder for unfinished work."""
-    if out is None:
-        yield None
-        return
-    with lock_beside(out.resolve(), "improving") as work:
-        yield work
-        clear(work)
 
 
 # Sentence encoders
@@ -318,7 +258,7 @@ def encoder_folder(run: Run) -> Path | None:
     elif not isinstance(run.source, str | Path) or model.n_blocks < 2:
         problem = "give its name or folder, and one with two blocks or more"
     else:
-        folder = resolve(at_commit(run.source, model)).path
+        folder = source_at_commit(run.source, model).path
         if reads_last_state(folder):
             return folder
         problem = "it does not read the state after its last block"

@@ -216,6 +216,11 @@ def at_commit(spec: str | Path, loaded: LoadedModel) -> str | Path:
     return f"{loaded.name}@{loaded.identity['revision']}"
 
 
+def source_at_commit(spec: str | Path, loaded: LoadedModel) -> Source:
+    """Return the files of a loaded model, those of the hub at its commit."""
+    return resolve(at_commit(spec, loaded))
+
+
 def make_bidirectional(module: nn.Module, family: Family) -> None:
     """Let every token see the later ones, and check that they do."""
     config = getattr(module, "config", None)
