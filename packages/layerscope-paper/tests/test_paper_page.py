@@ -136,7 +136,7 @@ def test_gains_of_readout_and_layer_match_the_factorial_results() -> None:
     ratios, prompts = [], []
     for model in ("smollm2", "gemma3"):
         readout, layer = (
-            float(re.search(rf"{model}.*over today.*{part} \+([\d.]+)", kept)[1])  # type: ignore[index]
+            float(re.search(rf"{model}.*over the baseline.*{part} \+([\d.]+)", kept)[1])  # type: ignore[index]
             for part in ("readout", "layer")
         )
         ratios.append(readout / layer)

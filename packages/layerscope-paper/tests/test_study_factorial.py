@@ -49,7 +49,7 @@ def whole(data: Path) -> StudyRun:
 
 
 def cube(readout: float, layer: float, both: float) -> np.ndarray:
-    """Five tasks: one readout, one layer, and the two together gain so much over today (the first
+    """Five tasks: one readout, one layer, and the two together gain so much over the baseline (the first
     readout, the last layer)."""
     made = np.zeros((5, len(READOUTS), 6)) + np.arange(5.0)[:, None, None]
     made[:, 3] += readout

@@ -365,7 +365,7 @@ def summarize(scores: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, list[str]]
         for i, gain in enumerate(GAINS):
             interval = percentile_interval(float(gains[-1][i]), gain_draws[-1][:, i], len(cube))
             words.append(f"{gain} {add('gain', interval, model=name, reading=gain)}")
-        verdict.append(f"{name} ({len(cube)} tasks), points over today: {', '.join(words)}.")
+        verdict.append(f"{name} ({len(cube)} tasks), points over the baseline: {', '.join(words)}.")
     mean = np.mean(gains, axis=0)
     means = np.einsum("dm,mdp->dp", models, np.stack(gain_draws))
     if (means[:, 3] > 0).all():  # otherwise there is no gain to share
