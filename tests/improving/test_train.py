@@ -119,7 +119,7 @@ def test_texts_read_by_length_give_the_vectors_of_the_whole_batch(side):
         "attention_mask": mask,
         "kind": "text",
     }
-    vectors, order = embed_by_length(model := Sums(), features, parts=3)
+    vectors, order = embed_by_length(model := Sums(), features, chunks=3)
     assert torch.equal(vectors, Sums()(features)["sentence_embedding"][order].float())
     assert model.widths == [3, 9, 9]
 

@@ -102,7 +102,7 @@ def train(
 
 
 def embed_by_length(
-    model: Any, features: Mapping[str, Any], parts: int | None = None
+    model: Any, features: Mapping[str, Any], chunks: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return vectors (n, D) of a padded batch, the shortest text first, and that order (n,).
 
@@ -112,9 +112,9 @@ def embed_by_length(
     lengths = mask.sum(1).cpu()
     order = torch.argsort(lengths, stable=True)
     vectors = []
-    for part in order.chunk(parts or (PARTS if mask.is_cuda else CPU_PARTS)):
-        rows = part.to(mask.device)
-        longest = int(lengths[part[-1]])
+    for chunk in order.chunk(chunks or (PARTS if mask.is_cuda else CPU_PARTS)):
+        rows = chunk.to(mask.device)
+        longest = int(lengths[chunk[-1]])
         columns = slice(0, longest)
         if not bool(mask[rows[-1], 0]):  # padding stands first
             columns = slice(mask.shape[1] - longest, None)
@@ -157,9 +157,9 @@ def _count_steps(
     student: Any, loss: nn.Module, texts: Sequence[str], batch: int, plan: TrainingPlan
 ) -> int:
     """Return how many steps the time allows, from a few that are tried out and forgotten."""
-    most = min(STEPS, plan.settings.get("max_steps", STEPS))
+    limit = min(STEPS, plan.settings.get("max_steps", STEPS))
     if plan.minutes is None:
-        return most
+        return limit
     seconds = []
     for trial in range(TRIALS):
         places = [(trial * batch + i) % len(texts) for i in range(batch)]
@@ -174,8 +174,8 @@ def _count_steps(
         if plan.device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    each = 1.15 * min(seconds)  # the update of the weights comes on top
-    return max(1, min(most, int(60 * plan.minutes / each)))
+    step_seconds = 1.15 * min(seconds)  # the update of the weights comes on top
+    return max(1, min(limit, int(60 * plan.minutes / step_seconds)))
 
 
 def _make_trainer(
@@ -198,7 +198,7 @@ def _make_trainer(
         from transformers import EarlyStoppingCallback
     except ImportError as error:
         raise missing("train") from error
-    every = max(1, steps // LOOKS)
+    interval = max(1, steps // LOOKS)
     arguments = {
         "learning_rate": plan.rate * (batch / BATCH) ** 0.5,
         "learning_rate_mapping": dict(plan.rates),
@@ -208,8 +208,8 @@ def _make_trainer(
         "per_device_train_batch_size": batch,
         "dataloader_drop_last": True,
         "eval_strategy": "steps",
-        "eval_steps": every,
-        "logging_steps": every,
+        "eval_steps": interval,
+        "logging_steps": interval,
         "save_total_limit": 1,
         "load_best_model_at_end": True,
         "metric_for_best_model": "agreement",
@@ -267,14 +267,14 @@ def _make_reporter(bar: Progress, on_rows: OnRows | None) -> Any:
     class Reporter(TrainerCallback):
         """Show the steps on the bar, and send what the trainer logs to `on_rows`."""
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        def on_train_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
             bar.begin("training|steps", state.max_steps, state.global_step)
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
             bar.advance(1)
 
         def on_log(
-            self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any
+            self, args: Any, state: Any, control: Any, logs: Any = None, **keywords: Any
         ) -> None:
             numbers = {
                 f"train/{name}": value

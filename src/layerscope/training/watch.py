@@ -229,19 +229,19 @@ def measure_layers(
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode; afterwards restore every part's mode and the random numbers."""
-    modes = [(part, part.training) for part in module.modules()]
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
     devices = {p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"}
     try:
         with torch.random.fork_rng(devices=sorted(devices)):
             module.eval()
             yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for submodule, training in modes:
+            submodule.training = training
             # buffers that were made in inference mode (caches, say) cannot be used in training
-            for name, buffer in part.named_buffers(recurse=False):
+            for name, buffer in submodule.named_buffers(recurse=False):
                 if buffer.is_inference():
-                    part._buffers[name] = buffer.clone()
+                    submodule._buffers[name] = buffer.clone()
 
 
 def _load(model: nn.Module, tokenizer: Any) -> LoadedModel:
@@ -268,12 +268,12 @@ def _start_csv(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a+", encoding="utf-8") as stream:
             stream.seek(0)
-            first = stream.readline().rstrip()
-            if not first:
+            first_line = stream.readline().rstrip()
+            if not first_line:
                 stream.write(f"{header}\n")
-    if first not in ("", header):
+    if first_line not in ("", header):
         raise RunFolderError(
-            f"{path} is no table of layers: its first line is {first!r}. Choose another file."
+            f"{path} is no table of layers: its first line is {first_line!r}. Choose another file."
         )
 
 
